@@ -14,6 +14,7 @@ import msgspec
 from rich.cells import cell_len, set_cell_size
 
 from sparsetui.evidence.records import RegressionBudget
+from sparsetui.evidence.text import clean
 from sparsetui.report.numbers import brief, fallback_overhead, figure, metric
 
 _TICKS = "▁▂▃▄▅▆▇█"
@@ -149,18 +150,12 @@ def budget_bars(budget: RegressionBudget, width: int, unicode: bool = True) -> l
         return []
     title = "regression" if budget.question == "regression" else "missing speed-up"
     lines = [_cut(f"{title}: gap {figure(budget.gap_ms, unit='ms')}", width)]
-    label_w = min(max((len(b.mechanism) for b in budget.lines), default=0), max(8, width // 3))
-    texts = [figure(b.share, percent=True, count=False) for b in budget.lines]
-    text_w = min(max((cell_len(t) for t in texts), default=0), max(0, width - label_w - 6))
-    bar_w = width - label_w - text_w - 2
-    top = max((b.share.value or 0.0 for b in budget.lines), default=1.0)
-    for line, text in zip(budget.lines, texts, strict=True):
-        value = line.share.value
-        drawn = None if value is None else value / max(top, 1.0)
-        lines.append(
-            _cut(f"{fit(line.mechanism, label_w)} {bar(drawn, bar_w, unicode)} {fit(text, text_w)}", width).rstrip()
-        )
-    return _plain(lines, unicode)
+    top = max([1.0, *(b.share.value for b in budget.lines if b.share.value is not None)])
+    rows = [
+        (b.mechanism, None if b.share.value is None else b.share.value / top, _share_text(b.ms, b.share))
+        for b in budget.lines
+    ]
+    return _plain(lines, unicode) + labelled_bars(rows, width, unicode)
 
 
 def reality_check(metrics: Mapping[str, Any], width: int, unicode: bool = True) -> list[str]:
@@ -188,10 +183,14 @@ def labelled_bars(rows: Sequence[tuple[str, float | None, str]], width: int, uni
     """Lines of ``label bar text`` in aligned columns; a narrow width gives the text what it needs, the bar the rest."""
     if width <= 0 or not rows:
         return []
+    rows = [(clean(a), b, clean(c)) for a, b, c in rows]
     label_w = min(max(cell_len(r[0]) for r in rows), max(6, width // 3))
-    text_w = min(max(cell_len(r[2]) for r in rows), max(0, width - label_w - 6))
-    bar_w = min(width - label_w - text_w - 2, 48)
-    lines = [_cut(f"{fit(a, label_w)} {bar(b, bar_w, unicode)} {fit(c, text_w)}", width).rstrip() for a, b, c in rows]
+    text_w = min(max((cell_len(c) for _, b, c in rows if b is not None), default=0), max(0, width - label_w - 6))
+    bar_w = max(0, min(width - label_w - text_w - 2, 48))
+    lines = []
+    for label, share, text in rows:
+        middle = "" if share is None else bar(share, bar_w, unicode) + " "
+        lines.append(_cut(f"{fit(label, label_w)} {middle}{text}", width).rstrip())
     return _plain(lines, unicode)
 
 
@@ -228,7 +227,7 @@ def roofline(points: Sequence[RoofPoint], roofs: Roofs, width: int, height: int,
         grid[min(max(r, 0), rows - 1)][min(max(c, 0), cols - 1)] = mark
         reach = p.gflops / min(roofs.gflops, p.intensity * roofs.gb_s)
         at = f"{brief(p.intensity)} FLOP/B  {brief(p.gflops)} GFLOP/s  {100 * reach:.0f}% of its roof"
-        legend.append(_cut(f"{mark} {p.label}  {at}", width))
+        legend.append(_cut(f"{mark} {clean(p.label)}  {at}", width))
     axis = f"{brief(10**x0)} FLOP/B"
     end = f"{brief(10**x1)}  roofs {brief(roofs.gb_s)} GB/s, {brief(roofs.gflops)} GFLOP/s"
     gap = cols - len(axis) - len(end)
@@ -261,7 +260,7 @@ def lens(
         if zone.low > 0:
             for c in range(cols):
                 grid[r][c] = ("╌" if unicode else "-") if grid[r][c] == " " else grid[r][c]
-        name = _cut(f" {zone.name} ", cols)
+        name = _cut(f" {clean(zone.name)} ", cols)
         for c, ch in enumerate(name, cols - len(name)):
             grid[r][c] = ch
     step = max(1, (cols * 2 // 3) // max(len(good), 1))
@@ -270,13 +269,20 @@ def lens(
         grid[row(p.pressure)][min(1 + i * step, cols - 1)] = "o"
     side, corner, floor = ("│", "└", "─") if unicode else ("|", "+", "-")
     tails = [
-        _cut(f"{p.label}  pressure {brief(p.pressure)}" + (f"  p99/p50 {brief(p.tail)}" if p.tail else ""), width)
+        _cut(
+            f"{clean(p.label)}  pressure {brief(p.pressure)}" + (f"  p99/p50 {brief(p.tail)}" if p.tail else ""), width
+        )
         for p in shown
     ]
     return [side + "".join(r).rstrip() for r in grid] + [
         _cut(corner + floor * (width - 12) + " iteration", width),
         *tails,
     ]
+
+
+def _share_text(ms: Number, share: Number) -> str:
+    text = figure(share, percent=True, count=False)
+    return text if ms.value is None else f"{text}  {figure(ms, unit='ms', count=False, interval=False, mark=False)}"
 
 
 def _plain(lines: list[str], unicode: bool) -> list[str]:
