@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from rich.cells import cell_len, set_cell_size
 
-from sparsetui.evidence.records import RegressionBudget
+from sparsetui.evidence.records import Number, RegressionBudget
 from sparsetui.evidence.text import clean
 from sparsetui.report.numbers import brief, fallback_overhead, figure, metric
 
