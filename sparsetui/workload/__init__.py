@@ -1,1 +1,1 @@
-"""workload"""
+"""What is investigated: the workload file, typed, and the drills."""
