@@ -184,7 +184,7 @@ def labelled_bars(rows: Sequence[tuple[str, float | None, str]], width: int, uni
     if width <= 0 or not rows:
         return []
     rows = [(clean(a), b, clean(c)) for a, b, c in rows]
-    label_w = min(max(cell_len(r[0]) for r in rows), max(6, width // 3))
+    label_w = min(max(cell_len(r[0]) for r in rows), max(6, width * 2 // 5))
     text_w = min(max((cell_len(c) for _, b, c in rows if b is not None), default=0), max(0, width - label_w - 6))
     bar_w = max(0, min(width - label_w - text_w - 2, 48))
     lines = []
