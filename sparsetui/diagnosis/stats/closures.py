@@ -1,0 +1,177 @@
+"""What an intervention closes: three interleaved arms in one process against the gap between the variants."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from sparsetui.diagnosis.stats.comparison import Comparison
+from sparsetui.diagnosis.stats.intervals import Location, robust_location
+from sparsetui.diagnosis.stats.planning import FINAL_ALPHA
+from sparsetui.diagnosis.stats.rounds import ArmRound, Block, block_median, pair_adjacent, walsh_median
+from sparsetui.evidence.records import Number, unavailable
+
+Question = Literal["regression", "missing-speedup"]
+
+# Cycles inside one process agree to a fraction of a percent; this keeps two that agree by luck from passing for proof.
+PRIOR_SD = 0.005
+PRIOR_DF = 2.0
+
+
+class Closure(msgspec.Struct, frozen=True):
+    """What switching one mechanism off did.
+
+    ``closed_ratio`` = T_intervened / T_control (below 1: the intervention helps); ``effect`` = (T_control −
+    T_intervened) / T_off; ``share`` = effect over the gap's share of the failing step. ``closes`` and ``worsens`` rest
+    on the within-process difference alone, at the strict level: the gap's own uncertainty cannot change a sign.
+    """
+
+    question: Question
+    share: Number
+    effect: Number
+    closed_ratio: Number
+    control_ratio: Number  # T_control / T_off: what the pass-through mode itself costs
+    off_ms: Number
+    closed_ms: Number
+    closes: bool
+    worsens: bool
+    n: int  # cycles
+    replicas: int
+    resolution: float = 0.005
+    ideal_ratio: float | None = None
+    reason: str = ""
+
+    @property
+    def material(self) -> bool:
+        """The intervention closes a share whose interval excludes zero, by more than the resolution."""
+        return self.closes and self.share.value is not None and self.share.ci is not None and self.share.ci[0] > 0.0
+
+
+def closure(
+    arms: Sequence[ArmRound],
+    comparison: Comparison,
+    *,
+    question: Question = "regression",
+    ideal_ratio: float | None = None,
+    level: float = 0.95,
+    resolution: float = 0.005,
+    seed: int = 0,
+) -> Closure:
+    """The share of the gap that an intervention closed, with intervals.
+
+    ``ideal_ratio`` is the ideal over the comparator's time (1 / declared speed-up), needed for ``missing-speedup``.
+    With r = failing / comparator, the gap is the fraction 1 − 1/r of the failing step for a regression and
+    1 − ideal_ratio/r for a missing speed-up. The share's interval draws effect and log r from their t distributions.
+    Raises ValueError when ``missing-speedup`` comes without an ``ideal_ratio``.
+    """
+    if question == "missing-speedup" and not ideal_ratio:
+        raise ValueError("a missing speed-up needs ideal_ratio = 1 / declared speed-up")
+    cycles = [c for c in map(_cycle, arms) if c is not None]
+    if len(cycles) < 2:
+        why = f"an intervention needs two complete cycles, {len(cycles)} were measured"
+        none = unavailable(why)
+        return Closure(
+            question=question, share=none, effect=none, closed_ratio=unavailable(why, "×"), ideal_ratio=ideal_ratio,
+            control_ratio=unavailable(why, "×"), off_ms=unavailable(why, "ms"), closed_ms=unavailable(why, "ms"),
+            closes=False, worsens=False, n=len(cycles), replicas=len({c.replica for c in cycles}),
+            resolution=resolution, reason=why,
+        )  # fmt: skip
+    n = len(cycles)
+    log_closed = _location([c.log_closed for c in cycles])
+    log_mode = _location([c.log_mode for c in cycles])
+    effect = _location([c.effect for c in cycles])
+    off = math.exp(float(np.median([c.log_off for c in cycles])))
+    strict = log_closed.interval(1.0 - FINAL_ALPHA)
+    least = math.log1p(resolution)
+    e_low, e_high = effect.interval(level)
+    share = _share(effect, comparison, question, ideal_ratio, level, n, seed)
+    return Closure(
+        question=question,
+        share=share,
+        effect=Number(value=effect.value, ci=(e_low, e_high), n=n),
+        closed_ratio=_exp(log_closed, level),
+        control_ratio=_exp(log_mode, level),
+        off_ms=Number(value=off, n=n, unit="ms"),
+        closed_ms=Number(value=effect.value * off, ci=(e_low * off, e_high * off), n=n, unit="ms"),
+        closes=strict[1] < 0.0 and log_closed.value < -least,
+        worsens=strict[0] > 0.0 and log_closed.value > least,
+        n=n,
+        replicas=len({c.replica for c in cycles}),
+        resolution=resolution,
+        ideal_ratio=ideal_ratio,
+        reason=share.reason or "",
+    )
+
+
+def gap_fraction(log_ratio: float, question: Question, ideal_ratio: float | None) -> float:
+    """The gap as a fraction of the failing step: 1 − 1/r, or 1 − ideal_ratio/r."""
+    target = 1.0 if question == "regression" else float(ideal_ratio or 0.0)
+    return 1.0 - target * math.exp(-log_ratio)
+
+
+class _Cycle(msgspec.Struct, frozen=True):
+    log_closed: float
+    log_mode: float
+    log_off: float
+    effect: float
+    replica: str
+
+
+def _cycle(arm: ArmRound) -> _Cycle | None:
+    off, control, intervened = (
+        [(b.order, m) for b in blocks if not math.isnan(m := block_median(b))]
+        for blocks in (arm.off, arm.control, arm.intervened)
+    )
+    if not (off and control and intervened):
+        return None
+    log_closed = _paired(intervened, control)
+    log_mode = _paired(control, off)
+    first: Block = arm.off[0]
+    return _Cycle(
+        log_closed=log_closed,
+        log_mode=log_mode,
+        log_off=float(np.median(np.log([m for _, m in off]))),
+        effect=math.exp(log_mode) * (1.0 - math.exp(log_closed)),
+        replica=first.replica,
+    )
+
+
+def _paired(top: list[tuple[int, float]], bottom: list[tuple[int, float]]) -> float:
+    pairs = pair_adjacent([(o, m, True) for o, m in top] + [(o, m, False) for o, m in bottom])
+    return walsh_median(np.asarray(pairs))
+
+
+def _location(x: list[float]) -> Location:
+    return robust_location(x, prior_sd=PRIOR_SD, prior_df=PRIOR_DF)
+
+
+def _exp(where: Location, level: float) -> Number:
+    low, high = where.interval(level)
+    return Number(value=math.exp(where.value), ci=(math.exp(low), math.exp(high)), n=where.n, unit="×")
+
+
+def _share(
+    effect: Location,
+    comparison: Comparison,
+    question: Question,
+    ideal_ratio: float | None,
+    level: float,
+    n: int,
+    seed: int,
+) -> Number:
+    if comparison.log_ratio is None or comparison.se is None:
+        return unavailable("the gap has no interval yet: " + comparison.reason)
+    gap = gap_fraction(comparison.log_ratio, question, ideal_ratio)
+    rng = np.random.default_rng(seed)
+    effects = effect.value + effect.se * rng.standard_t(effect.df, 4000)
+    target = 1.0 if question == "regression" else float(ideal_ratio or 0.0)
+    gaps = 1.0 - target * np.exp(-(comparison.log_ratio + comparison.se * rng.standard_t(comparison.df, 4000)))
+    if gap <= 0.0 or float((gaps <= 0.0).mean()) > (1.0 - level) / 2.0:
+        return unavailable("the gap between the variants is not clear of zero, so no share of it can be stated")
+    low, high = np.quantile(effects / gaps, [(1.0 - level) / 2.0, (1.0 + level) / 2.0])
+    value = effect.value / gap
+    return Number(value=value, ci=(min(float(low), value), max(float(high), value)), n=n, quality="derived")
