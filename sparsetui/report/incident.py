@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sparsetui.evidence.records import Evidence, Number
-from sparsetui.report.document import Block, Cell, Code, Heading, Para, Strong, Table
+from sparsetui.report.document import Block, Cell, Code, Heading, Inline, Para, Strong, Table
 from sparsetui.report.facts import Facts, share_text
 from sparsetui.report.numbers import as_number, figure, metric
 
@@ -62,7 +62,7 @@ def verdict_section(f: Facts) -> list[Block]:
         ("boundary of the fix", v.boundary or ""),
         ("way back", v.rollback or ""),
     ]
-    blocks.append(Table(("", ""), tuple(r for r in rows if r[1] not in ("", Code("")))))
+    blocks.append(Table(("fact", "value"), tuple(r for r in rows if r[1] not in ("", Code("")))))
     return blocks
 
 
@@ -97,7 +97,7 @@ def incident_section(f: Facts) -> list[Block]:
     return blocks
 
 
-def _hash(sha: Any) -> tuple[Cell, ...] | tuple[()]:
+def _hash(sha: Any) -> tuple[Inline, ...]:
     return (" sha256 ", Code(str(sha))) if sha else ()
 
 
@@ -115,7 +115,7 @@ def _latency(metrics: Mapping[str, Any]) -> list[Block]:
         unit = "×" if name == "ratio" else "ms"
         cells = [figure(as_number(side), unit=unit)] if single else []
         if isinstance(side, Mapping) and not single:
-            cells = [figure(metric(table, name, q), unit=unit) for q in QUANTILES]
+            cells = [figure(metric(table, name, q), unit=unit) if q in side else "not measured" for q in QUANTILES]
         rows.append(("ratio failing / comparator" if name == "ratio" else name, *cells))
     return [Table(("latency", *QUANTILES), tuple(rows))]
 

@@ -24,6 +24,9 @@ _TO_ASCII = str.maketrans({"×": "x", "–": "-", "—": "-", "−": "-", "±": 
 _MARKS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
+BarRow = tuple[str, float | None, str]  # label, share, text
+
+
 class RoofPoint(msgspec.Struct, frozen=True):
     """A kernel on the roofline: arithmetic intensity in FLOP/byte, speed in GFLOP/s."""
 
@@ -150,12 +153,16 @@ def budget_bars(budget: RegressionBudget, width: int, unicode: bool = True) -> l
         return []
     title = "regression" if budget.question == "regression" else "missing speed-up"
     lines = [_cut(f"{title}: gap {figure(budget.gap_ms, unit='ms')}", width)]
+    return _plain(lines, unicode) + labelled_bars(budget_rows(budget), width, unicode)
+
+
+def budget_rows(budget: RegressionBudget) -> list[BarRow]:
+    """The budget's lines as rows for :func:`labelled_bars`; a share above 1 sets the scale."""
     top = max([1.0, *(b.share.value for b in budget.lines if b.share.value is not None)])
-    rows = [
+    return [
         (b.mechanism, None if b.share.value is None else b.share.value / top, _share_text(b.ms, b.share))
         for b in budget.lines
     ]
-    return _plain(lines, unicode) + labelled_bars(rows, width, unicode)
 
 
 def reality_check(metrics: Mapping[str, Any], width: int, unicode: bool = True) -> list[str]:
@@ -165,21 +172,22 @@ def reality_check(metrics: Mapping[str, Any], width: int, unicode: bool = True) 
     went (1 - 1/speed-up); the third is the share that sparse-eligible products spent on a dense path. A slow-down has
     no saved time: its bar is ``◀`` and its factor says how bad.
     """
-    nominal, speedup, fallback = (
-        metric(metrics, "nominal_sparsity"),
-        metric(metrics, "real_speedup"),
-        fallback_overhead(metrics),
-    )
+    return labelled_bars(reality_rows(metrics), width, unicode)
+
+
+def reality_rows(metrics: Mapping[str, Any]) -> list[BarRow]:
+    """The three rows of :func:`reality_check`."""
+    nominal, speedup = metric(metrics, "nominal_sparsity"), metric(metrics, "real_speedup")
+    fallback = fallback_overhead(metrics)
     saved = None if not speedup.value or speedup.value <= 0 else 1.0 - 1.0 / speedup.value
-    rows: list[tuple[str, float | None, str]] = [
+    return [
         ("nominal sparsity", nominal.value, figure(nominal, percent=True, count=False)),
         ("real speed-up", saved, figure(speedup, unit="×", count=False)),
         ("fallback overhead", fallback.value, figure(fallback, percent=True, count=False)),
     ]
-    return labelled_bars(rows, width, unicode)
 
 
-def labelled_bars(rows: Sequence[tuple[str, float | None, str]], width: int, unicode: bool = True) -> list[str]:
+def labelled_bars(rows: Sequence[BarRow], width: int, unicode: bool = True) -> list[str]:
     """Lines of ``label bar text`` in aligned columns; a narrow width gives the text what it needs, the bar the rest."""
     if width <= 0 or not rows:
         return []

@@ -1,0 +1,122 @@
+"""The memo's second half: what was decided, by whom, against which gates, and how to get back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sparsetui.evidence.records import Number
+from sparsetui.flow import OWNERS
+from sparsetui.report.document import Block, Cell, Heading, Para, Strong, Table
+from sparsetui.report.facts import Facts
+from sparsetui.report.numbers import figure, metric
+from sparsetui.report.sections import section_blocks
+
+RESPONSIBILITY = {
+    "ML performance engineer": "mechanism and architecture intent",
+    "sparse kernel library owner": "mapping, runtime and execution",
+    "runtime systems architect": "correctness, risk and sign-off",
+    "production reliability owner": "SLA, guardrails and rollback",
+}
+
+
+def owners_section(f: Facts) -> list[Block]:
+    blocks: list[Block] = [Heading("Owners")]
+    rows: list[tuple[Cell, ...]] = []
+    for role in dict.fromkeys([*OWNERS.values(), *f.state.owners]):
+        attached = [str(a.get("evidence", "")) for a in f.state.artifacts if a.get("role") == role]
+        signed = [
+            f"{s.get('who', '')} at {s.get('time', '')}" + (f": {s['note']}" if s.get("note") else "")
+            for s in f.state.signoffs
+            if s.get("role") == role
+        ]
+        figures = [figure(n, unit="ms") for n in sides]
+        rows.append((f"latency {q}", *figures, _at_most(limit, "ms"), _held(sides[0], limit)))
+    drift, gate = metric(f.metrics, "quality_drift"), _limit(spec, "quality", "max_drift")
+    rows.append(("quality drift", figure(drift), "reference", _at_most(gate, ""), _held(drift, gate)))
+    for words, name, key in (("speed-up", "real_speedup", "speedup"), ("sparsity", "nominal_sparsity", "sparsity")):
+        claim = _limit(spec, "declared", key)
+        if claim is not None:
+            got = metric(f.metrics, name)
+            rows.append((f"declared {words}", figure(got), "", f"at least {claim:g}", _held(got, claim, least=True)))
+    by_gate = {g.gate: g for g in f.gates}
+    for name in ("replay", "quality", "tails"):
+        if (g := by_gate.get(name)) is not None:
+            rows.append((f"gate {name}", "", "", g.why, g.state))
+    return [Heading("Validation matrix"), Table(("check", "failing", "comparator", "limit", "outcome"), tuple(rows))]
+
+
+def _limit(spec: Any, *path: str) -> float | None:
+    for key in path:
+        spec = spec.get(key) if isinstance(spec, Mapping) else None
+    return float(spec) if isinstance(spec, (int, float)) and not isinstance(spec, bool) else None
+
+
+def _at_most(limit: float | None, unit: str) -> str:
+    return "none was set" if limit is None else f"at most {limit:g} {unit}".rstrip()
+
+
+def _held(number: Number, limit: float | None, *, least: bool = False) -> str:
+    """``held`` or ``broken`` only where the whole interval is on one side of the limit."""
+    if number.value is None:
+        return "not measured"
+    if limit is None:
+        return "no limit"
+    low, high = number.ci or (number.value, number.value)
+    if least:
+        low, high, limit = -high, -low, -limit
+    return "held" if high <= limit else "broken" if low > limit else "cannot tell"
+
+
+def rollback_section(f: Facts) -> list[Block]:
+    blocks: list[Block] = [Heading("Rollback criteria and rehearsal")]
+    way = f.verdict.rollback if f.verdict and f.verdict.rollback else ""
+    if way:
+        blocks.append(Para((Strong("Way back:"), f" {way}")))
+    criteria = f.state.sections.get("rollback")
+    rehearsal = f.state.sections.get("rehearsal")
+    if criteria is None:
+        blocks.append(Para("No criteria were generated: they need a measured noise floor and an SLA."))
+    else:
+        blocks.extend(section_blocks(criteria))
+    blocks.append(Heading("Rehearsal", 3))
+    if rehearsal is None:
+        blocks.append(Para("Not rehearsed."))
+    else:
+        blocks.extend(section_blocks(rehearsal))
+    return blocks
+
+
+def gates_section(f: Facts) -> list[Block]:
+    blocks: list[Block] = [Heading("Gates")]
+    if not f.gates:
+        blocks.append(Para("No gate has been evaluated."))
+        return blocks
+    rows = tuple(
+        (g.gate, Strong(g.state) if g.state != "passed" else g.state, g.why, g.by, ", ".join(g.evidence))
+        for g in f.gates
+    )
+    blocks.append(Table(("gate", "state", "why", "waived by", "evidence"), rows))
+    waived: Sequence[Mapping[str, Any]] = f.state.waivers
+    if waived:
+        blocks.append(Para("Waivers, as they were given:"))
+        blocks.append(
+            Table(
+                ("gate", "reason", "by", "time"),
+                tuple(tuple(str(w.get(k, "")) for k in ("gate", "why", "by", "time")) for w in waived),
+            )
+        )
+    return blocks
+
+
+def closed_line(f: Facts) -> Block:
+    """The sentence under the title: what stands between this memo and closure."""
+    if not f.gates:
+        return Para((Strong("Gates:"), " none has been evaluated yet."))
+    if f.open_gates:
+        names = ", ".join(f"{g.gate} ({g.state})" for g in f.open_gates)
+        return Para((Strong("Gates that do not hold:"), f" {names}."))
+    waived = [g for g in f.gates if g.state == "waived"]
+    said = f" all {len(f.gates)} hold" + (f", {len(waived)} of them by waiver" if waived else "") + "."
+    who = f" Closed by {f.state.closed}." if f.state.closed else ""
+    return Para((Strong("Gates:"), said + who))
