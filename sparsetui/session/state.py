@@ -129,75 +129,139 @@ def fold(events: Iterable[Event], id: str = "") -> SessionState:
     return folder.state()
 
 
-_LAST_WINS: dict[str, tuple[str, Any]] = {
-    "lock": ("lock", Lock),
-    "native": ("native", TimeTable),
-    "budget": ("budget", RegressionBudget),
-    "result": ("result", Result),
-    "playbook": ("playbook", dict),
+# What a body must be: the record it converts to, and the keys a plain one cannot miss.
+_RECORDS: dict[str, Any] = {
+    "evidence": Evidence,
+    "lock": Lock,
+    "native": TimeTable,
+    "finding": Finding,
+    "unanswered": Unanswered,
+    "budget": RegressionBudget,
+    "result": Result,
+    "gate": Gate,
 }
-_APPENDS = {"command": "commands", "artifact": "artifacts", "waiver": "waivers", "signoff": "signoffs",
-            "note": "notes", "log": "logs", "fault": "faults"}  # fmt: skip
+_KEYS: dict[str, tuple[str, ...]] = {
+    "session": (),
+    "workload": (),
+    "command": (),
+    "phase": ("stage", "name", "state"),
+    "ops": ("rows",),
+    "metrics": (),
+    "playbook": (),
+    "owner": ("role", "who"),
+    "artifact": ("role", "evidence"),
+    "waiver": ("gate", "why", "by"),
+    "signoff": ("role", "who"),
+    "note": ("text",),
+    "log": ("text",),
+    "fault": ("what",),
+    "interrupted": (),
+    "closed": (),
+    "section": ("name", "body"),
+}
+_LAST_WINS = frozenset({"lock", "native", "budget", "result", "playbook"})
+_APPENDS = {
+    "evidence": "evidence",
+    "phase": "phases",
+    "unanswered": "unanswered",
+    "command": "commands",
+    "artifact": "artifacts",
+    "waiver": "waivers",
+    "signoff": "signoffs",
+    "note": "notes",
+    "log": "logs",
+    "fault": "faults",
+}
+
+
+def read_body(kind: str, body: Any, time: str = "") -> Any:
+    """The body of an event as the fold uses it: a record, or a dictionary with the keys its kind needs.
+
+    An unknown kind is passed through. Raises ``ValueError`` that says what is wrong.
+    """
+    try:
+        if kind in _RECORDS:
+            return msgspec.convert(body, _RECORDS[kind])
+        if kind not in _KEYS:
+            return body
+        if not isinstance(body, dict):
+            raise ValueError(f"expected an object, got {type(body).__name__}")
+        missing = [k for k in _KEYS[kind] if k not in body]
+        if missing:
+            raise ValueError(f"misses {', '.join(missing)}")
+        if kind == "phase":
+            return msgspec.convert({**body, "time": time}, Phase)
+        if kind == "ops":
+            return msgspec.convert(body["rows"], tuple[OpRow, ...])
+    except (ValueError, TypeError) as e:  # msgspec's ValidationError is a ValueError
+        raise ValueError(f"{kind}: {e}") from e
+    return body
 
 
 class Folder:
-    """An incremental fold: feed events one by one, read :meth:`state` whenever it is wanted."""
+    """An incremental fold: feed events one by one, read :meth:`state` whenever it is wanted.
+
+    A known kind whose body cannot be read (damaged, or written by a newer tool) becomes a fault and the fold goes on.
+    """
 
     def __init__(self, id: str = "") -> None:
         self._v: dict[str, Any] = {"id": id}
         self._lists: dict[str, list[Any]] = {}
         self._maps: dict[str, dict[str, Any]] = {k: {} for k in ("metrics", "findings", "gates", "owners", "sections")}
         self._timeline: list[tuple[str, str, str]] = []
+        self._state: SessionState | None = None
 
     def feed(self, e: Event) -> None:
-        v, body = self._v, e.body
+        self._state = None
+        v = self._v
         v["events"], v["updated"] = e.seq + 1, e.time
         v.setdefault("created", e.time)
-        if e.kind in _LAST_WINS:
-            name, type_ = _LAST_WINS[e.kind]
-            v[name] = msgspec.convert(body, type_)
-        elif e.kind in _APPENDS:
-            self._lists.setdefault(_APPENDS[e.kind], []).append({**body, "time": e.time})
-        elif e.kind == "session":
-            v.update({k: str(body.get(k, "")) for k in ("title", "workload", "host", "tool")})
-        elif e.kind == "workload":
-            v["spec"] = body
-        elif e.kind == "phase":
-            self._lists.setdefault("phases", []).append(msgspec.convert({**body, "time": e.time}, Phase))
-        elif e.kind == "evidence":
-            self._lists.setdefault("evidence", []).append(msgspec.convert(body, Evidence))
-        elif e.kind == "unanswered":
-            self._lists.setdefault("unanswered", []).append(msgspec.convert(body, Unanswered))
-        elif e.kind == "ops":
-            v["ops"] = tuple(msgspec.convert(body["rows"], list[OpRow]))
-        elif e.kind == "metrics":
-            self._maps["metrics"].update(body)
-        elif e.kind == "finding":
-            self._maps["findings"][body["mechanism"]] = msgspec.convert(body, Finding)
-        elif e.kind == "gate":
-            self._maps["gates"][body["gate"]] = msgspec.convert(body, Gate)
-        elif e.kind == "owner":
-            self._maps["owners"][body["role"]] = body["who"]
-        elif e.kind == "section":
-            self._maps["sections"][body["name"]] = body["body"]
-        elif e.kind == "interrupted":
-            v["interrupted"] = str(body.get("why", ""))
-        elif e.kind == "closed":
-            v["closed"] = str(body.get("by", ""))
         self._timeline.append((e.time, e.kind, _line(e)))
+        try:
+            self._apply(e, read_body(e.kind, e.body, e.time))
+        except ValueError as error:
+            fault = {"what": f"event {e.seq} could not be read", "why": str(error), "time": e.time}
+            self._lists.setdefault("faults", []).append(fault)
+
+    def _apply(self, e: Event, body: Any) -> None:
+        v, maps, kind = self._v, self._maps, e.kind
+        if kind in _APPENDS:
+            item = {**body, "time": e.time} if isinstance(body, dict) else body
+            self._lists.setdefault(_APPENDS[kind], []).append(item)
+        elif kind in _LAST_WINS:
+            v[kind] = body
+        elif kind == "session":
+            v.update({k: str(body.get(k, "")) for k in ("title", "workload", "host", "tool")})
+        elif kind == "workload":
+            v["spec"] = body
+        elif kind == "ops":
+            v["ops"] = body
+        elif kind == "metrics":
+            maps["metrics"].update(body)
+        elif kind == "finding":
+            maps["findings"][body.mechanism] = body
+        elif kind == "gate":
+            maps["gates"][body.gate] = body
+        elif kind == "owner":
+            maps["owners"][str(body["role"])] = str(body["who"])
+        elif kind == "section":
+            maps["sections"][str(body["name"])] = body["body"]
+        elif kind == "interrupted":
+            v["interrupted"] = str(body.get("why", ""))
+        elif kind == "closed":
+            v["closed"] = str(body.get("by", ""))
 
     def state(self) -> SessionState:
-        maps = self._maps
-        return SessionState(
-            **self._v,
-            **{k: tuple(items) for k, items in self._lists.items()},
-            metrics=dict(maps["metrics"]),
-            owners=dict(maps["owners"]),
-            sections=dict(maps["sections"]),
-            findings=tuple(maps["findings"].values()),
-            gates=tuple(maps["gates"].values()),
-            timeline=tuple(self._timeline),
-        )
+        """The state so far. The same object until the next event."""
+        if self._state is None:
+            maps = self._maps
+            fields: dict[str, Any] = {**self._v, **{k: tuple(items) for k, items in self._lists.items()}}
+            for name in ("metrics", "owners", "sections"):
+                fields[name] = dict(maps[name])
+            for name in ("findings", "gates"):
+                fields[name] = tuple(maps[name].values())
+            self._state = SessionState(**fields, timeline=tuple(self._timeline))
+        return self._state
 
 
 def _line(e: Event) -> str:
@@ -210,10 +274,11 @@ def _line(e: Event) -> str:
     if e.kind == "finding":
         return f"{b.get('mechanism', '')} {'material' if b.get('material') else 'ruled out'}"
     if e.kind == "result":
-        return str(b.get("verdict", {}).get("summary", ""))
+        verdict = b.get("verdict")
+        return str(verdict.get("summary", "")) if isinstance(verdict, dict) else ""
     if e.kind == "command":
         return str(b.get("why", ""))
     for key in ("text", "what", "why", "who", "gate", "name", "title", "by"):
         if key in b:
-            return str(b[key]).splitlines()[0][:120] if b[key] else ""
+            return next(iter(str(b[key])[:400].splitlines()), "")[:120]
     return ""
