@@ -19,9 +19,11 @@ RESPONSIBILITY = {
     "production reliability owner": "SLA, guardrails and rollback",
 }
 
+# gates whose name holds one of these words are checks of the result, and belong into the validation matrix too
+VALIDATING = ("quality", "tail", "replay", "rollback", "reproduced", "stable")
+
 
 def owners_section(f: Facts) -> list[Block]:
-    blocks: list[Block] = [Heading("Owners")]
     rows: list[tuple[Cell, ...]] = []
     for role in dict.fromkeys([*OWNERS.values(), *f.state.owners]):
         attached = [str(a.get("evidence", "")) for a in f.state.artifacts if a.get("role") == role]
@@ -30,6 +32,29 @@ def owners_section(f: Facts) -> list[Block]:
             for s in f.state.signoffs
             if s.get("role") == role
         ]
+        rows.append(
+            (
+                role,
+                f.state.owners.get(role, "") or "unassigned",
+                RESPONSIBILITY.get(role, ""),
+                CLOSURE_ARTIFACTS.get(role, ""),
+                ", ".join(dict.fromkeys(attached)) or "not attached",
+                "; ".join(signed) or "not signed",
+            )
+        )
+    header = ("role", "who", "responsible for", "closure artifact", "attached", "signed off")
+    return [Heading("Owners"), Table(header, tuple(rows))]
+
+
+def validation_section(f: Facts) -> list[Block]:
+    """Each check against its own limit; a limit nobody set is said to be missing rather than passed."""
+    spec = f.state.spec.get("spec") if isinstance(f.state.spec.get("spec"), Mapping) else {}
+    rows: list[tuple[Cell, ...]] = []
+    for q in ("p50", "p95", "p99"):
+        limit = _limit(spec, "sla", f"{q}_ms")
+        sides = [metric(f.metrics, "latency_ms", side, q) for side in ("failing", "comparator")]
+        if limit is None and all(n.value is None for n in sides):
+            continue
         figures = [figure(n, unit="ms") for n in sides]
         rows.append((f"latency {q}", *figures, _at_most(limit, "ms"), _held(sides[0], limit)))
     drift, gate = metric(f.metrics, "quality_drift"), _limit(spec, "quality", "max_drift")
@@ -39,10 +64,7 @@ def owners_section(f: Facts) -> list[Block]:
         if claim is not None:
             got = metric(f.metrics, name)
             rows.append((f"declared {words}", figure(got), "", f"at least {claim:g}", _held(got, claim, least=True)))
-    by_gate = {g.gate: g for g in f.gates}
-    for name in ("replay", "quality", "tails"):
-        if (g := by_gate.get(name)) is not None:
-            rows.append((f"gate {name}", "", "", g.why, g.state))
+    rows.extend((f"gate: {g.gate}", "", "", g.why, g.state) for g in f.gates if any(w in g.gate for w in VALIDATING))
     return [Heading("Validation matrix"), Table(("check", "failing", "comparator", "limit", "outcome"), tuple(rows))]
 
 
