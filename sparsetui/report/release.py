@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sparsetui.evidence.records import Number
-from sparsetui.flow import OWNERS
+from sparsetui.flow import CLOSURE_ARTIFACTS, OWNERS
 from sparsetui.report.document import Block, Cell, Heading, Para, Strong, Table
 from sparsetui.report.facts import Facts
 from sparsetui.report.numbers import figure, metric
