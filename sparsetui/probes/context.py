@@ -8,9 +8,10 @@ from typing import Any, Callable, Dict, List, Tuple
 class Context:
     """The world of one replica. The verb ``build`` fills ``fn`` and ``inputs``; before it they are ``None`` and ``[]``.
 
-    ``spec`` is the variant as the tool sent it: ``entry``, ``folder``, ``inputs``, ``threads``, ``role`` (``failing`` or
-    ``comparator``) and optionally ``derive``. ``inputs`` is a list of argument tuples. ``emit`` sends a dict as a progress
-    message. ``scratch`` is an existing folder for bulk ``.npy`` files. ``state`` is the probes' own between verbs.
+    ``spec`` is the variant as the tool sent it: ``entry``, ``folder``, ``inputs``, ``threads``, ``role`` (``failing``
+    or ``comparator``) and optionally ``derive``. ``inputs`` is a list of argument tuples. ``emit`` sends a dict as a
+    progress message. ``scratch`` is an existing folder for bulk ``.npy`` files. ``state`` is the probes' own between
+    verbs.
     """
 
     def __init__(self, spec: Dict[str, Any], scratch: str, emit: Callable[[Dict[str, Any]], None]) -> None:

@@ -1,0 +1,165 @@
+"""The clock: latency alone, nothing attached. The only pass whose times are reported as latency."""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import time
+from typing import Any, Callable, Dict, List, Optional
+
+from .context import Context
+from .step import Stepper, stepper
+
+
+def settle(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:
+    """Step until minor faults a step have settled and times stopped falling, at most ``seconds``.
+
+    Returns the first calls apart (cold), the settled step time, and how many steps it took.
+    """
+    limit = time.perf_counter() + float(args.get("seconds", 2.0))
+    least = int(args.get("least", 3))
+    run_cold = time.perf_counter()
+    run = stepper(ctx)
+    cold_ms = (time.perf_counter() - run_cold) * 1e3
+    gc.collect()
+    getattr(gc, "freeze", lambda: None)()  # what the builder left is not walked again by every collection
+    times: List[float] = []
+    faults: List[int] = []
+    with run.mode():
+        while True:
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+            t0 = time.perf_counter()
+            run(len(times))
+            times.append((time.perf_counter() - t0) * 1e3)
+            faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+            if len(times) >= least and time.perf_counter() > limit:
+                break
+            if len(times) >= max(least, 8) and _calm(times, faults):
+                break
+    half = sorted(times[len(times) // 2 :])
+    return {"steps": len(times), "cold_ms": cold_ms, "first_ms": times[0], "step_ms": half[len(half) // 2],
+            "faults_first": faults[0], "faults_last": faults[-1],
+            "rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}  # fmt: skip
+
+
+def _calm(times: List[float], faults: List[int]) -> bool:
+    """The last quarter is no faster than the one before, and both fault alike."""
+    q = max(2, len(times) // 4)
+    last, prev = sorted(times[-q:]), sorted(times[-2 * q : -q])
+    f_last, f_prev = sum(faults[-q:]), sum(faults[-2 * q : -q])
+    return last[q // 2] >= 0.97 * prev[q // 2] and abs(f_last - f_prev) <= max(2 * q, 0.1 * f_prev)
+
+
+def block(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:
+    """``count`` timed steps from input ``start`` on, after ``warm`` untimed ones; times in ms.
+
+    ``arm`` names an intervention's arm ("off", "control:ID", "on:ID"); without it nothing at all is attached.
+    """
+    run = stepper(ctx)
+    start, count, warm = int(args.get("start", 0)), int(args["count"]), int(args.get("warm", 1))
+    name = str(args.get("arm", "off"))
+    with run.mode():
+        if name == "off":
+            times, cond = _timed(run, start, count, warm, None)
+        else:
+            from .interventions import arm
+
+            with arm(ctx, name) as live:
+                times, cond = _timed(run, start, count, warm, live.begin)
+    return {"times_ms": [round(t, 6) for t in times], "conditions": cond, "arm": name, "start": start}
+
+
+def _timed(run: Stepper, start: int, count: int, warm: int, begin: Optional[Callable[[], None]]) -> Any:
+    times: List[float] = []
+    clock = time.perf_counter_ns
+    for i in range(start - warm, start):
+        if begin is not None:
+            begin()
+        run(i)
+    cond = Conditions()
+    for i in range(start, start + count):
+        if begin is not None:
+            begin()
+        t0 = clock()
+        run(i)
+        times.append((clock() - t0) / 1e6)
+    return times, cond.since()
+
+
+def arms(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:
+    """One block of each arm in the order given, in one message: ``{"blocks": [block, …]}``."""
+    blocks = []
+    for name in args["arms"]:
+        blocks.append(block(ctx, dict(args, arm=name)))
+        ctx.emit({"arm": name})
+    return {"blocks": blocks}
+
+
+class Conditions:
+    """What this process and the host lived through during a block."""
+
+    def __init__(self) -> None:
+        self._u = resource.getrusage(resource.RUSAGE_SELF)
+        self._t = time.perf_counter()
+        self._steal = _steal()
+
+    def since(self) -> Dict[str, Any]:
+        u, s = resource.getrusage(resource.RUSAGE_SELF), _steal()
+        wall = time.perf_counter() - self._t
+        out = {"wall_s": wall, "cpu_s": u.ru_utime + u.ru_stime - self._u.ru_utime - self._u.ru_stime,
+               "minflt": u.ru_minflt - self._u.ru_minflt, "nvcsw": u.ru_nvcsw - self._u.ru_nvcsw,
+               "nivcsw": u.ru_nivcsw - self._u.ru_nivcsw, "load1": os.getloadavg()[0]}  # fmt: skip
+        if s is not None and self._steal is not None and s[1] > self._steal[1]:
+            out["steal"] = (s[0] - self._steal[0]) / (s[1] - self._steal[1])
+            out["busy"] = (s[2] - self._steal[2]) / (s[1] - self._steal[1])
+        return out
+
+
+def _steal() -> Any:
+    """(steal, total, busy) jiffies of all CPUs, or None where /proc does not tell."""
+    try:
+        with open("/proc/stat") as f:
+            v = [int(x) for x in f.readline().split()[1:9]]
+    except (OSError, ValueError):
+        return None
+    return v[7], sum(v), sum(v) - v[3] - v[4]
+
+
+def loop(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:
+    """Step for ``seconds`` without keeping times: something for a sampler to watch."""
+    run = stepper(ctx)
+    end = time.perf_counter() + float(args["seconds"])
+    n = 0
+    t0 = time.perf_counter()
+    with run.mode():
+        while time.perf_counter() < end:
+            run(n)
+            n += 1
+            if n % 64 == 0:
+                ctx.emit({"loop": n})
+    return {"steps": n, "step_ms": (time.perf_counter() - t0) / max(1, n) * 1e3}
+
+
+def growth(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:
+    """Resident memory and the non-zeros of gradients over ``steps`` steps, as series."""
+    import torch
+
+    from . import tensors, walk
+
+    run = stepper(ctx)
+    steps, limit = int(args.get("steps", 24)), time.perf_counter() + float(args.get("seconds", 3.0))
+    held = [(n, t) for n, t in walk.held_tensors(ctx.fn)]
+    rss: List[int] = []
+    nnz: List[int] = []
+    page = os.sysconf("SC_PAGE_SIZE")
+    with run.mode():
+        for i in range(steps):
+            run(i)
+            with open("/proc/self/statm") as f:
+                rss.append(int(f.read().split()[1]) * page)
+            grads = [t.grad for _, t in held if isinstance(t, torch.Tensor) and t.grad is not None]
+            nnz.append(sum(int(g._nnz()) for g in grads if tensors.is_sparse(g)))
+            if time.perf_counter() > limit and i >= 8:
+                break
+    return {"rss": rss, "grad_nnz": nnz}

@@ -1,0 +1,22 @@
+"""Decompression of a constant runs once."""
+
+from __future__ import annotations
+
+from typing import List
+
+import torch
+
+from ..context import Context
+from .engine import Intervention, Rewrites
+from .folding import fold
+
+
+def _wanted(family: str, name: str, ins: List[torch.Tensor]) -> bool:
+    return family == "densify"
+
+
+def _prepare(ctx: Context) -> Rewrites:
+    return fold(ctx, _wanted)
+
+
+INTERVENTION = Intervention("cache-dense", "decompression runs once", _prepare)

@@ -1,0 +1,95 @@
+"""The engine of dispatch rewrites: which op is caught, and what runs in its place."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional, Set
+
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from .. import optable
+from ..context import Context
+
+# (func, args, kwargs, active) -> the op's result; NotImplemented leaves the op alone
+Handler = Callable[[Any, Any, Dict[str, Any], bool], Any]
+Match = Callable[[str, Any], Optional[Handler]]
+
+
+class Prepared:
+    """One intervention made ready in one replica: its handlers with their twins, and what they were applied to."""
+
+    def __init__(self) -> None:
+        self.applied = 0
+        self.where: Set[str] = set()
+        self.notes: List[str] = []
+
+    def arm(self, active: bool) -> ContextManager[Any]:
+        raise NotImplementedError  # pragma: no cover - each kind of intervention brings its own
+
+    def begin(self) -> None:
+        """Called before each step, outside the timed part."""
+
+
+class Rewrites(Prepared):
+    """Rewrites by op. ``matches`` are asked once per op overload, in order, for a handler."""
+
+    def __init__(self, matches: List[Match]) -> None:
+        super().__init__()
+        self._matches = matches
+        self._table: Dict[Any, Optional[Handler]] = {}
+        self.each_step: List[Callable[[], None]] = []
+
+    def handler(self, func: Any) -> Optional[Handler]:
+        try:
+            return self._table[func]
+        except KeyError:
+            name = optable.base_name(func)
+            found = next((h for h in (m(name, func) for m in self._matches) if h is not None), None)
+            self._table[func] = found
+            return found
+
+    def begin(self) -> None:
+        for f in self.each_step:
+            f()
+
+    @contextlib.contextmanager
+    def arm(self, active: bool) -> Iterator[Any]:
+        with _Mode(self, active):
+            yield self
+
+
+class _Mode(TorchDispatchMode):
+    def __init__(self, rewrites: Rewrites, active: bool) -> None:
+        super().__init__()
+        self._handler, self._active = rewrites.handler, active
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        h = self._handler(func)
+        if h is not None:
+            out = h(func, args, kwargs, self._active)
+            if out is not NotImplemented:
+                return out
+        return func(*args, **kwargs)
+
+
+class Setting(Prepared):
+    """An intervention that is a setting of the runtime: ``enter(active)`` is a context manager."""
+
+    def __init__(self, enter: Callable[[bool], ContextManager[Any]]) -> None:
+        super().__init__()
+        self._enter = enter
+
+    @contextlib.contextmanager
+    def arm(self, active: bool) -> Iterator[Any]:
+        with self._enter(active):
+            if active:
+                self.applied += 1
+            yield self
+
+
+class Intervention:
+    """``id``, what it does in words, and how it is made ready in a replica."""
+
+    def __init__(self, id: str, title: str, prepare: Callable[[Context], Prepared]) -> None:
+        self.id, self.title, self.prepare = id, title, prepare

@@ -1,0 +1,99 @@
+"""Outputs of the step, for drift and for the checks of interventions; and the user's own quality metric."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Any, Dict, List, Tuple
+
+import numpy as np
+import torch
+
+from . import tensors
+from .context import Context
+from .step import seeded, stepper
+
+# largest relative deviation (of the largest output) that a re-ordered sum may show at a dtype
+TOLERANCE = {"float64": 1e-9, "float32": 1e-3, "bfloat16": 4e-2, "float16": 1e-2, "complex64": 1e-3, "complex128": 1e-9}
+
+
+def run_outputs(ctx: Context, count: int) -> List[List[torch.Tensor]]:
+    """The output tensors of ``count`` steps from a fixed seed, dense, detached."""
+    run = stepper(ctx)
+    out = []
+    with run.mode(), seeded():
+        for i in range(count):
+            out.append([_plain(t) for t in tensors.flatten(run(i))])
+    return out
+
+
+def _plain(t: torch.Tensor) -> torch.Tensor:
+    t = t.detach()
+    t = t.to_dense() if tensors.is_sparse(t) else t
+    return t.clone()
+
+
+def outputs(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:
+    """Write the outputs of up to ``count`` inputs to scratch as one float64 ``.npy`` a step; twice, to see whether bits repeat."""
+    count = min(int(args.get("count", 8)), max(1, len(ctx.inputs)))
+    first = run_outputs(ctx, count)
+    again = run_outputs(ctx, count)
+    files, shapes, finite = [], [], True
+    for i, outs in enumerate(first):
+        flat = [t.reshape(-1).to(torch.float64) if not t.is_complex() else torch.view_as_real(t).reshape(-1).to(torch.float64)
+                for t in outs]  # fmt: skip
+        arr = torch.cat(flat).cpu().numpy() if flat else np.zeros(0)
+        finite = finite and bool(np.isfinite(arr).all())
+        path = os.path.join(ctx.scratch, f"out-{args.get('tag', 'x')}-{i}.npy")
+        np.save(path, arr, allow_pickle=False)
+        files.append(path)
+        shapes.append([list(t.shape) for t in outs])
+    same, worst = _agree(first, again)
+    return {"files": files, "shapes": shapes, "finite": finite, "repeats": same, "repeat_error": worst,
+            "dtypes": [tensors.dtype(t) for t in (first[0] if first else [])]}  # fmt: skip
+
+
+def _agree(a: List[List[torch.Tensor]], b: List[List[torch.Tensor]]) -> Tuple[bool, float]:
+    same, worst = True, 0.0
+    for x, y in zip(a, b):
+        for s, t in zip(x, y):
+            if s.shape != t.shape:
+                return False, math.inf
+            same = same and bool(torch.equal(s, t))
+            worst = max(worst, relative_error(s, t))
+    return same, worst
+
+
+def relative_error(a: torch.Tensor, b: torch.Tensor) -> float:
+    """max |a - b| over the largest magnitude of a; 0 for empty tensors, inf where finiteness differs."""
+    if a.shape != b.shape:
+        return math.inf
+    if a.numel() == 0:
+        return 0.0
+    if not (a.is_floating_point() or a.is_complex()):
+        return 0.0 if bool(torch.equal(a, b)) else 1.0
+    fa, fb = torch.isfinite(a), torch.isfinite(b)
+    if not bool(torch.equal(fa, fb)):
+        return math.inf
+    if not bool(fa.any()):
+        return 0.0
+    top = float(a[fa].abs().max())
+    diff = float((a[fa].to(torch.float64 if not a.is_complex() else torch.complex128) - b[fa]).abs().max())
+    return diff / top if top > 0 else (0.0 if diff == 0 else math.inf)
+
+
+def tolerance(outs: List[torch.Tensor]) -> float:
+    return max([TOLERANCE.get(tensors.dtype(t), 1e-3) for t in outs] or [1e-3])
+
+
+def quality(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:
+    """Call the user's quality entry with the built callable; returns its metrics as floats."""
+    from sparsetui.worker.child.load import resolve
+
+    fn = resolve(str(args["entry"]), ctx.spec["folder"])
+    run = stepper(ctx)
+    with run.mode():
+        result = fn(ctx.fn)
+    if not isinstance(result, dict) or not result:
+        raise TypeError("the quality entry must return {metric: float}, got %s" % type(result).__name__)
+    return {"metrics": {str(k): float(v) for k, v in result.items()}}

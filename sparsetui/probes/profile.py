@@ -1,0 +1,103 @@
+"""The profile pass: ``torch.profiler`` sees the ops nested inside a kernel call, which a dispatch mode cannot."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Dict, List, Tuple
+
+import torch
+
+from . import optable
+from .context import Context
+from .step import stepper
+
+_MARK = "sparsetui::step"
+
+
+def profile(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:
+    """Profile ``steps`` steps. Rows: op, calls, self and total ms, and for nested ops the op they were called from."""
+    from torch.profiler import ProfilerActivity, record_function
+    from torch.profiler import profile as torch_profile
+
+    run = stepper(ctx)
+    steps = int(args.get("steps", 6))
+    acts = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])
+    with run.mode():
+        t0 = time.perf_counter()
+        for i in range(steps):
+            run(i)
+        plain = (time.perf_counter() - t0) / steps * 1e3
+        with torch_profile(activities=acts, record_shapes=True, profile_memory=bool(args.get("memory", True))) as prof:
+            for i in range(steps):
+                with record_function(_MARK):
+                    run(i)
+    return dict(summarise(list(prof.events()), steps), observer={"plain_ms": plain}, grad=run.grad)
+
+
+def summarise(events: List[Any], steps: int) -> Dict[str, Any]:
+    """Fold the event tree: self time by (op, outermost op above it), nested conversions by the product that hides them."""
+    rows: Dict[Tuple[str, str, bool], Dict[str, Any]] = {}
+    hidden: Dict[Tuple[str, str], Dict[str, Any]] = {}
+    wall_us = cover_us = 0.0
+    biggest: Dict[str, int] = {}
+    copies: Dict[Tuple[str, Tuple[int, ...]], Dict[str, Any]] = {}
+    ops = [e for e in events if e.name.startswith("aten::") or "::" in e.name]
+    for e in events:
+        if e.name == _MARK:
+            wall_us += e.time_range.elapsed_us()
+            cover_us += sum(c.time_range.elapsed_us() for c in e.cpu_children)
+    for e in ops:
+        if e.name == _MARK:
+            continue
+        above = _above(e)
+        top = above[-1] if above else ""
+        backward = any("Backward" in p for p in _all_above(e))
+        k = (e.name, top, backward)
+        r = rows.setdefault(k, {"op": e.name, "within": top, "backward": backward, "calls": 0, "self_ms": 0.0, "total_ms": 0.0})
+        r["calls"] += 1
+        r["self_ms"] += e.self_cpu_time_total / 1e3
+        r["total_ms"] += e.cpu_time_total / 1e3
+        mem = int(getattr(e, "cpu_memory_usage", 0) or 0)
+        if mem > 0:
+            biggest[e.name] = max(biggest.get(e.name, 0), mem)
+        fam = optable.family(e.name)
+        product = next((p for p in reversed(above) if optable.family(p) == "product"), None)
+        if product is not None:
+            if fam in ("conversion", "sort", "densify", "validate") and not _nested_same(above):
+                h = hidden.setdefault((product, e.name), {"product": product, "op": e.name, "calls": 0, "total_ms": 0.0,
+                                                          "backward": backward})  # fmt: skip
+                h["calls"] += 1
+                h["total_ms"] += e.cpu_time_total / 1e3
+            elif e.name == "aten::_to_copy":
+                shape = tuple(e.input_shapes[0]) if e.input_shapes and e.input_shapes[0] else ()
+                c = copies.setdefault((product, shape), {"product": product, "shape": list(shape), "calls": 0, "total_ms": 0.0})
+                c["calls"] += 1
+                c["total_ms"] += e.cpu_time_total / 1e3
+    table = sorted(rows.values(), key=lambda r: -r["self_ms"])
+    return {"steps": steps, "rows": table[:2000], "hidden": list(hidden.values()), "copies_in_products": list(copies.values()),
+            "wall_ms": wall_us / steps / 1e3, "in_ops_ms": cover_us / steps / 1e3, "alloc": biggest,
+            "events": len(ops)}  # fmt: skip
+
+
+def _all_above(e: Any) -> List[str]:
+    names = []
+    p = e.cpu_parent
+    while p is not None:
+        names.append(p.name)
+        p = p.cpu_parent
+    return names
+
+
+def _above(e: Any) -> List[str]:
+    """Names of the ops above an event, innermost first, without marks and modules."""
+    return [n for n in _all_above(e) if "::" in n and n != _MARK]
+
+
+def _nested_same(above: List[str]) -> bool:
+    """Whether a conversion sits inside another one, whose total already counts it."""
+    inner = []
+    for n in above:
+        if optable.family(n) == "product":
+            break
+        inner.append(n)
+    return any(optable.family(n) in ("conversion", "sort", "densify") for n in inner)

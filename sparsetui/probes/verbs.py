@@ -1,0 +1,31 @@
+"""What a replica can be asked to do, by name. Each verb takes the replica's context and plain arguments."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict
+
+from .census import census
+from .clock import arms, block, growth, loop, settle
+from .context import Context
+from .interventions import check
+from .inventory import inventory
+from .lock import lock
+from .outputs import outputs, quality
+from .profile import profile
+
+Verb = Callable[[Context, Dict[str, Any]], Dict[str, Any]]
+
+VERBS: Dict[str, Verb] = {
+    "lock": lock,
+    "inventory": inventory,
+    "census": census,
+    "profile": profile,
+    "settle": settle,
+    "block": block,
+    "arms": arms,
+    "loop": loop,
+    "growth": growth,
+    "outputs": outputs,
+    "quality": quality,
+    "check": check,
+}

@@ -1,0 +1,187 @@
+"""Finding the tensors that unknown code holds: modules, plain attributes, closures, partials, containers.
+
+Whatever this walk cannot reach (C++ objects, globals) is still found by the census, as a constant operand of a product.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from typing import Any, Callable, Dict, Iterator, List, Set, Tuple
+
+import torch
+
+_MAX_NODES = 200_000
+_OPAQUE = (str, bytes, int, float, bool, type(None), types.ModuleType, type, torch.dtype, torch.device)
+
+
+def held_tensors(root: Any) -> List[Tuple[str, torch.Tensor]]:
+    """``(name, tensor)`` of every tensor reachable from ``root``, breadth first, each tensor once.
+
+    Module parameters and buffers keep their qualified names; other holders are named by how they were reached
+    (``forward.__closure__.weight``, ``cache['w']``).
+    """
+    return [(name, t) for name, t, _ in _reach(root)]
+
+
+def owners(root: Any) -> Dict[int, str]:
+    """``id(module)`` -> qualified name of every ``nn.Module`` reachable from ``root``."""
+    out: Dict[int, str] = {}
+    queue: List[Tuple[str, Any]] = [("", root)]
+    for name, obj in _objects(queue):
+        if isinstance(obj, torch.nn.Module):
+            out.setdefault(id(obj), name or type(obj).__name__)
+    return out
+
+
+def replace_tensors(root: Any, swap: Callable[[torch.Tensor], Any]) -> int:
+    """Replace in place every reachable tensor for which ``swap`` returns another one; returns how many were."""
+    done = 0
+    memo: Dict[int, torch.Tensor] = {}
+    for _, t, put in list(_reach(root)):
+        new = memo.get(id(t))
+        if new is None:
+            new = swap(t)
+        if new is not None and new is not t and put(new):
+            memo[id(t)] = new
+            done += 1
+    return done
+
+
+def _reach(root: Any) -> Iterator[Tuple[str, torch.Tensor, Callable[[Any], bool]]]:
+    seen: Set[int] = set()
+    for name, obj, put in _edges([("", root, _nowhere)]):
+        if isinstance(obj, torch.Tensor) and id(obj) not in seen:
+            seen.add(id(obj))
+            yield name or "root", obj, put
+
+
+def _objects(queue: List[Tuple[str, Any]]) -> Iterator[Tuple[str, Any]]:
+    for name, obj, _ in _edges([(n, o, _nowhere) for n, o in queue]):
+        yield name, obj
+
+
+def _edges(start: List[Tuple[str, Any, Callable[[Any], bool]]]) -> Iterator[Tuple[str, Any, Callable[[Any], bool]]]:
+    queue = list(start)
+    visited: Set[int] = set()
+    i = 0
+    while i < len(queue) and i < _MAX_NODES:
+        name, obj, put = queue[i]
+        i += 1
+        yield name, obj, put
+        if isinstance(obj, torch.Tensor) or isinstance(obj, _OPAQUE) or id(obj) in visited:
+            continue
+        visited.add(id(obj))
+        queue.extend(_children(name, obj))
+
+
+def _children(name: str, obj: Any) -> List[Tuple[str, Any, Callable[[Any], bool]]]:
+    dot = name + "." if name else ""
+    out: List[Tuple[str, Any, Callable[[Any], bool]]] = []
+    if isinstance(obj, torch.nn.Module):
+        for table in ("_parameters", "_buffers", "_modules"):
+            d = _dict_of(obj, table)
+            out += [(dot + str(k), v, _put_module(obj, table, k)) for k, v in d.items() if v is not None]
+        for k, v in list(vars(obj).items()):
+            if k not in ("_parameters", "_buffers", "_modules") and "hook" not in k:
+                out.append((dot + k, v, _put_attr(obj, k)))
+    elif isinstance(obj, dict):
+        out += [(f"{name}[{k!r}]", v, _put_item(obj, k)) for k, v in list(obj.items())]
+    elif isinstance(obj, list):
+        out += [(f"{name}[{k}]", v, _put_item(obj, k)) for k, v in enumerate(obj)]
+    elif isinstance(obj, (tuple, set, frozenset)):
+        out += [(f"{name}[{k}]", v, _nowhere) for k, v in enumerate(obj)]
+    elif isinstance(obj, functools.partial):
+        out += [(dot + "func", obj.func, _nowhere), (dot + "args", obj.args, _nowhere)]
+        out += [(dot + k, v, _put_item(obj.keywords, k)) for k, v in obj.keywords.items()]
+    elif isinstance(obj, types.MethodType):
+        out.append((name, obj.__self__, _nowhere))
+        out.append((dot + obj.__func__.__name__, obj.__func__, _nowhere))
+    elif isinstance(obj, types.FunctionType):
+        out += _function(dot, obj)
+    elif hasattr(obj, "__dict__"):
+        out += [(dot + k, v, _put_attr(obj, k)) for k, v in list(vars(obj).items())]
+        call = getattr(type(obj), "__call__", None)
+        if isinstance(call, types.FunctionType):
+            out += _function(dot, call)
+    return out
+
+
+def _function(dot: str, fn: types.FunctionType) -> List[Tuple[str, Any, Callable[[Any], bool]]]:
+    out: List[Tuple[str, Any, Callable[[Any], bool]]] = []
+    for var, cell in zip(fn.__code__.co_freevars, fn.__closure__ or ()):
+        try:
+            out.append((dot + var, cell.cell_contents, _put_cell(cell)))
+        except ValueError:  # an empty cell
+            continue
+    for k, v in (fn.__kwdefaults__ or {}).items():
+        out.append((dot + k, v, _put_item(fn.__kwdefaults__, k)))
+    out += [(f"{dot}default{k}", v, _nowhere) for k, v in enumerate(fn.__defaults__ or ())]
+    # the globals that the code names, and no others: a module's whole namespace would drag in the world
+    for k in fn.__code__.co_names:
+        v = fn.__globals__.get(k)
+        if isinstance(v, (torch.Tensor, torch.nn.Module, list, dict, tuple)) or (
+            isinstance(v, types.FunctionType) and v.__module__ == fn.__module__
+        ):
+            out.append((k, v, _put_item(fn.__globals__, k)))
+    inner = getattr(fn, "__wrapped__", None)
+    if inner is not None:
+        out.append((dot.rstrip("."), inner, _nowhere))
+    return out
+
+
+def _dict_of(obj: Any, table: str) -> Dict[str, Any]:
+    try:
+        return dict(getattr(obj, table))
+    except Exception:  # a ScriptModule keeps no Python dicts; its named_* views are used instead
+        named = {"_parameters": "named_parameters", "_buffers": "named_buffers", "_modules": "named_children"}[table]
+        kw = {} if table == "_modules" else {"recurse": False}
+        try:
+            return dict(getattr(obj, named)(**kw))
+        except Exception:  # user code: an odd module is simply not walked further
+            return {}
+
+
+def _nowhere(_: Any) -> bool:
+    return False
+
+
+def _put_item(box: Any, k: Any) -> Callable[[Any], bool]:
+    def put(new: Any) -> bool:
+        box[k] = new
+        return True
+
+    return put
+
+
+def _put_attr(obj: Any, k: str) -> Callable[[Any], bool]:
+    def put(new: Any) -> bool:
+        try:
+            object.__setattr__(obj, k, new)
+        except (AttributeError, TypeError):
+            return False
+        return True
+
+    return put
+
+
+def _put_cell(cell: Any) -> Callable[[Any], bool]:
+    def put(new: Any) -> bool:
+        cell.cell_contents = new
+        return True
+
+    return put
+
+
+def _put_module(mod: torch.nn.Module, table: str, k: str) -> Callable[[Any], bool]:
+    def put(new: Any) -> bool:
+        d = getattr(mod, table)
+        if table == "_parameters" and not isinstance(new, torch.nn.Parameter):
+            new = torch.nn.Parameter(new, requires_grad=bool(d[k].requires_grad))
+        try:
+            d[k] = new
+        except TypeError:
+            return False
+        return True
+
+    return put
