@@ -1,7 +1,8 @@
 """The kernel catalogue: what a symbol, a GPU kernel, a library or an op name means, as a path of the time table.
 
-The knowledge is data (``kernels.toml`` beside this file), in order: the first rule that matches wins. Users add rules of
-their own in ``kernels.toml`` in the configuration folder, or in files named by ``SPARSETUI_KERNELS``; those go first.
+The knowledge is data (``kernels.toml`` beside this file), in order: the first rule that matches wins. Users add rules
+of their own in ``kernels.toml`` in the configuration folder, or in files named by ``SPARSETUI_KERNELS``; those
+go first.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ SPARSE: frozenset[str] = frozenset(p for p in PATHS if p.startswith("sparse-"))
 PRODUCTS: frozenset[str] = SPARSE | {"dense"}
 
 # Template arguments of a kernel can run to many kilobytes; what names it comes early.
-_LONGEST = 900
+_LONGEST = 400
 _KEYS = {"family", "path", "symbol", "module", "op", "unsure", "note"}
 
 
