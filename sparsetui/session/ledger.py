@@ -131,6 +131,7 @@ def scan(data: bytes, head: Head | None) -> Scan:
         events, damage = _examine(lines, head if head is not None and head.size == size else None)
         prev = sha256(lines[-1]).hexdigest()
         seq = max((e.seq for e in events), default=-1) + 1
+        damage = damage or [Damage(len(lines), None, "the chain does not hold")]
     torn_acknowledged: bool | None = False if head is not None else None
     if head is not None and head.size >= max(size, 1):
         # the next line names what was acknowledged, so that a loss or an alteration stays visible for good
@@ -158,21 +159,22 @@ def _pieces(lines: Sequence[bytes]) -> tuple[list[_Piece], list[Damage]]:
     pieces: list[_Piece] = []
     damage: list[Damage] = []
     for number, raw in enumerate(lines, 1):
-        event = _event(raw)
+        event = read_line(raw)
         if event is None:
             cut = raw.find(b'{"seq":', 1)
-            while cut > 0 and _event(raw[cut:]) is None:
+            while cut > 0 and read_line(raw[cut:]) is None:
                 cut = raw.find(b'{"seq":', cut + 1)
             if cut > 0:
                 left = raw[: cut - 1]
-                pieces.append(_Piece(number, left, _event(left)))
+                pieces.append(_Piece(number, left, read_line(left)))
                 damage.append(Damage(number, None, "two lines run into one: the newline between them is damaged"))
-                raw, event = raw[cut:], _event(raw[cut:])
+                raw, event = raw[cut:], read_line(raw[cut:])
         pieces.append(_Piece(number, raw, event))
     return pieces, damage
 
 
-def _event(raw: bytes) -> Event | None:
+def read_line(raw: bytes) -> Event | None:
+    """The event of one line without its newline, or ``None`` when it is none."""
     try:
         return _decode(raw)
     except _BAD:

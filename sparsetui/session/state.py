@@ -251,6 +251,19 @@ class Folder:
         elif kind == "closed":
             v["closed"] = str(body.get("by", ""))
 
+    def summary(self) -> dict[str, str]:
+        """What a list of sessions shows, without building the whole state."""
+        v, owners = self._v, self._maps["owners"]
+        found = {k: str(v.get(k, "")) for k in ("title", "workload", "host", "created", "updated")}
+        if isinstance(result := v.get("result"), Result):
+            verdict = result.verdict
+            role = verdict.owner or ""
+            found.update(status=verdict.status, mechanism=verdict.mechanism or "", role=role, who=owners.get(role, ""))
+        for key in ("interrupted", "closed"):
+            if v.get(key) is not None:
+                found[key] = str(v[key]) or "yes"
+        return {k: text[:120] for k, text in found.items() if text}
+
     def state(self) -> SessionState:
         """The state so far. The same object until the next event."""
         if self._state is None:
