@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import signal as signals
+from pathlib import Path
 from typing import Literal
 
 import msgspec
+
+_CHILD = Path(__file__).parent / "child"
 
 Kind = Literal["exception", "exit", "signal", "timeout", "memory", "launch", "protocol"]
 
@@ -13,8 +16,8 @@ Kind = Literal["exception", "exit", "signal", "timeout", "memory", "launch", "pr
 class Fault(msgspec.Struct, frozen=True):
     """One failure of a worker. ``message`` is one printable line; the other texts are as the worker wrote them.
 
-    ``kind``: ``exception`` the code raised; ``exit`` it ended its process (or asked to, by ``sys.exit``); ``signal`` the
-    process was killed; ``timeout`` no answer within the deadline; ``memory`` over the ceiling; ``launch`` the
+    ``kind``: ``exception`` the code raised; ``exit`` it ended its process (or asked to, by ``sys.exit``); ``signal``
+    the process was killed; ``timeout`` no answer within the deadline; ``memory`` over the ceiling; ``launch`` the
     interpreter did not become a worker; ``protocol`` the message pipe was closed or held garbage.
     """
 
@@ -52,12 +55,16 @@ def signal_name(number: int) -> str:
 
 
 def python_stack(stderr: str) -> str:
-    """The Python stack that ``faulthandler`` left on stderr when the process was ended by a signal, or ``""``."""
+    """The Python stack that ``faulthandler`` left on stderr when the process was ended by a signal, or ``""``.
+
+    Our own frames, which called the user's code, are left out.
+    """
     start = stderr.rfind("Fatal Python error:")
     if start < 0:
         return ""
     end = stderr.find("\n\nExtension modules:", start)
-    return stderr[start : end if end > 0 else len(stderr)].strip()
+    lines = stderr[start : end if end > 0 else len(stderr)].strip().splitlines()
+    return "\n".join(line for line in lines if not line.lstrip().startswith(f'File "{_CHILD}'))
 
 
 def gib(n: float) -> str:

@@ -192,10 +192,9 @@ class Server:
         link = self._link
         if link is None or link.ended.is_set():
             raise self._fault("the fork server is not running", began)
-        full: dict[str, Any] = {"folder": str(self.launch.folder), "threads": self.launch.threads, **spec}
-        if os.fspath(full["folder"]) is not full["folder"]:
-            full["folder"] = os.fspath(full["folder"])
-        replica = Replica(link, self.memory_bytes, " ".join(filter(None, [self.launch.label])))
+        full: dict[str, Any] = {"folder": self.launch.folder, "threads": self.launch.threads, **spec}
+        full["folder"] = os.fspath(full["folder"])
+        replica = Replica(link, self.memory_bytes, self.launch.label)
         scratch = self.scratch / f"replica-{link.process.pid}-{replica.token}"
         scratch.mkdir(parents=True, exist_ok=True, mode=0o700)
         replica.open(full, str(scratch), deadline_s)

@@ -11,12 +11,24 @@ import selectors
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 TICK_S = 0.05
 _CHUNK = 1 << 20
 
 OnData = Callable[[memoryview], None]
+
+
+class Watch:
+    """One descriptor that the hub reads. ``open`` turns false once the hub has closed it."""
+
+    __slots__ = ("fd", "on_data", "on_end", "open")
+
+    def __init__(self, fd: int, on_data: OnData, on_end: Callable[[], None]) -> None:
+        self.fd = fd
+        self.on_data = on_data
+        self.on_end = on_end
+        self.open = True
 
 
 class Hub:
@@ -29,31 +41,26 @@ class Hub:
         self._selector = selectors.DefaultSelector()
         self._jobs: deque[Callable[[], None]] = deque()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._selector.register(self._wake, selectors.EVENT_READ)
-        self._watched: dict[int, tuple[OnData, Callable[[], None]]] = {}
+        self._selector.register(self._wake, selectors.EVENT_READ, None)
         self._tickers: dict[int, Callable[[float], None]] = {}
         self._buffer = memoryview(bytearray(_CHUNK))
         self._thread = threading.Thread(target=self._run, name="sparsetui-worker-io", daemon=True)
         self._thread.start()
 
-    def watch(self, fd: int, on_data: OnData, on_end: Callable[[], None]) -> None:
+    def watch(self, fd: int, on_data: OnData, on_end: Callable[[], None] = lambda: None) -> Watch:
         """Feed what arrives on ``fd`` to ``on_data`` (the view is only valid within the call), then ``on_end`` once."""
         os.set_blocking(fd, False)
+        watch = Watch(fd, on_data, on_end)
+        self._do(lambda: self._register(watch))
+        return watch
+
+    def drop(self, watches: Iterable[Watch]) -> None:
+        """Read what is there, then stop watching and close; ``on_end`` is called if it was not yet."""
 
         def job() -> None:
-            self._watched[fd] = (on_data, on_end)
-            self._selector.register(fd, selectors.EVENT_READ)
-
-        self._do(job)
-
-    def drop(self, fd: int) -> None:
-        """Read what is there, then stop watching and close ``fd``; ``on_end`` is called if it was not yet."""
-
-        def job() -> None:
-            if fd in self._watched:
-                self._read(fd, rounds=64)
-            if fd in self._watched:
-                self._finish(fd)
+            for watch in watches:
+                self._read(watch, rounds=64)
+                self._finish(watch)
 
         self._do(job)
 
@@ -68,16 +75,15 @@ class Hub:
 
         self._do(job)
 
-    def settle(self, fds: tuple[int, ...], timeout: float = 1.0) -> None:
-        """Return when all that had been written to ``fds`` before this call has been fed to its callback."""
-        if threading.current_thread() is self._thread:
+    def settle(self, watches: Iterable[Watch], timeout: float = 1.0) -> None:
+        """Return when all that had been written before this call has been fed to its callback."""
+        if threading.current_thread() is self._thread or not any(w.open for w in watches):
             return
         done = threading.Event()
 
         def job() -> None:
-            for fd in fds:
-                if fd in self._watched:
-                    self._read(fd, rounds=64)
+            for watch in watches:
+                self._read(watch, rounds=64)
             done.set()
 
         self._do(job)
@@ -87,15 +93,18 @@ class Hub:
         self._jobs.append(job)
         os.eventfd_write(self._wake, 1)
 
+    def _register(self, watch: Watch) -> None:
+        self._selector.register(watch.fd, selectors.EVENT_READ, watch)
+
     def _run(self) -> None:
         next_tick = time.monotonic() + TICK_S
         while True:
             timeout = max(0.0, next_tick - time.monotonic()) if self._tickers else None
             for key, _ in self._selector.select(timeout):
-                if key.fd == self._wake:
+                if key.data is None:
                     os.eventfd_read(self._wake)
-                elif key.fd in self._watched:
-                    self._read(key.fd)
+                else:
+                    self._read(key.data)
             while self._jobs:
                 self._jobs.popleft()()
             now = time.monotonic()
@@ -104,24 +113,27 @@ class Hub:
                 for callback in list(self._tickers.values()):
                     callback(now)
 
-    def _read(self, fd: int, rounds: int = 1) -> None:
+    def _read(self, watch: Watch, rounds: int = 1) -> None:
         for _ in range(rounds):
+            if not watch.open:
+                return
             try:
-                n = os.readv(fd, [self._buffer])
+                n = os.readv(watch.fd, [self._buffer])
             except BlockingIOError:
                 return
             except OSError:
                 n = 0
             if n == 0:
-                self._finish(fd)
+                self._finish(watch)
                 return
-            self._watched[fd][0](self._buffer[:n])
+            watch.on_data(self._buffer[:n])
 
-    def _finish(self, fd: int) -> None:
-        on_end = self._watched.pop(fd)[1]
-        self._selector.unregister(fd)
-        os.close(fd)
-        on_end()
+    def _finish(self, watch: Watch) -> None:
+        if watch.open:
+            watch.open = False
+            self._selector.unregister(watch.fd)
+            os.close(watch.fd)
+            watch.on_end()
 
 
 _hub: Hub | None = None

@@ -49,7 +49,6 @@ class Link:
         self.ready: dict[str, Any] | None = None
         self.launch_error: str | None = None
         self.ended = threading.Event()
-        self.known: dict[int, float] = {}  # pid -> create time of descendants, for the case that the server is shot
         self.listeners: dict[int, OnEvent] = {}  # token -> what hears of that replica
         self._send = threading.Lock()
         self._socket = ours
@@ -57,16 +56,16 @@ class Link:
         self._shut = threading.Lock()
         assert self.process.stdout is not None
         assert self.process.stderr is not None
-        # the hub owns what it reads, so it gets descriptors of its own
-        self._fds = tuple(os.dup(f.fileno()) for f in (self.process.stdout, self.process.stderr))
+        self._token = 0
+        self._known: dict[int, dict[int, float]] = {}  # token -> pid -> create time, for when the server is shot
+        # the hub closes what it reads, so it gets descriptors of its own; sends know that they do not block
+        self._pipes = [
+            hub().watch(os.dup(self.process.stdout.fileno()), self.out.feed),
+            hub().watch(os.dup(self.process.stderr.fileno()), self.err.feed),
+        ]
         self.process.stdout.close()
         self.process.stderr.close()
-        for fd, capture in zip(self._fds, (self.out, self.err), strict=True):
-            hub().watch(fd, capture.feed, lambda: None)
-        self._control = os.dup(ours.fileno())
-        hub().watch(self._control, self._heard, self._closed)
-        # hub().watch made the shared description non-blocking; sends wait for room by themselves
-        self._token = 0
+        self._control = hub().watch(os.dup(ours.fileno()), self._heard, self._closed)
 
     def token(self, on_event: OnEvent) -> int:
         """A new number for a replica, whose events go to ``on_event`` in the hub's thread."""
@@ -120,24 +119,31 @@ class Link:
             self.changed.notify_all()
         for listener in list(self.listeners.values()):
             listener({"event": "server_ended"})
+        self._kill_known()
 
     def settle(self) -> None:
-        hub().settle(self._fds)
+        hub().settle(self._pipes)
 
-    def remember(self, pids: tuple[int, ...]) -> None:
-        """Note processes of ours while they live, to find them again if the server cannot end them any more."""
-        for pid in pids:
-            if pid not in self.known:
-                with contextlib.suppress(psutil.Error):
-                    self.known[pid] = psutil.Process(pid).create_time()
+    def remember(self, token: int, pids: tuple[int, ...]) -> None:
+        """Note a replica's processes while they live, to end them ourselves if the server cannot any more."""
+        known = self._known.get(token, {})
+        if known.keys() != set(pids):
+            self._known[token] = {pid: known.get(pid) or _created(pid) for pid in pids}
+
+    def forget(self, token: int) -> None:
+        """The server has reaped that replica and swept up after it."""
+        self.listeners.pop(token, None)
+        self._known.pop(token, None)
 
     def shutdown(self, seconds: float = 5.0) -> None:
         """End the server and all its descendants within about ``seconds``. Idempotent."""
         with self._shut:
-            if self.process.returncode is None and self.process.poll() is None:
-                self.remember(tuple(descendants(self.process.pid)))
+            if self._socket.fileno() < 0:
+                return
+            if self.process.poll() is None:
+                self.remember(0, tuple(descendants(self.process.pid)))
             with contextlib.suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)  # the server now kills its replicas, sweeps and ends
+                self._socket.shutdown(socket.SHUT_WR)  # the server now kills its replicas, sweeps and ends
             try:
                 self.process.wait(max(0.1, seconds))
             except subprocess.TimeoutExpired:
@@ -147,15 +153,19 @@ class Link:
                 self.process.wait()
             self._kill_known()
             self._socket.close()
-            for fd in (*self._fds, self._control):
-                hub().drop(fd)
-            self._fds = ()
-            self._control = -1
+            hub().drop([*self._pipes, self._control])
 
     def _kill_known(self) -> None:
-        for pid, created in self.known.items():
-            with contextlib.suppress(psutil.Error):
-                process = psutil.Process(pid)
-                if process.create_time() == created:
-                    process.kill()
-        self.known.clear()
+        for known in list(self._known.values()):
+            for pid, created in known.items():
+                if created and _created(pid) == created:
+                    with contextlib.suppress(OSError):
+                        os.kill(pid, signal.SIGKILL)
+
+
+def _created(pid: int) -> float:
+    """When a process was started, or 0.0 if it is gone: with its id, this names it for good."""
+    try:
+        return psutil.Process(pid).create_time()
+    except psutil.Error:
+        return 0.0

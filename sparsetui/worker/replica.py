@@ -17,7 +17,7 @@ from sparsetui.evidence.text import clean
 from sparsetui.worker.capture import Capture
 from sparsetui.worker.child import wire
 from sparsetui.worker.faults import CallCancelled, Fault, Kind, WorkerFault, gib, python_stack, signal_name
-from sparsetui.worker.hub import hub
+from sparsetui.worker.hub import Watch, hub
 from sparsetui.worker.memory import MOST_PROCESSES, Tree
 
 if TYPE_CHECKING:
@@ -42,14 +42,13 @@ class Replica:
         self.token = link.token(self._heard)
         self._link = link
         self._out, self._err = Capture(), Capture()
-        self._fds: tuple[int, ...] = ()
+        self._pipes: list[Watch] = []
         self._socket: socket.socket | None = None
         self._decoder = wire.Decoder()
         self._inbox: list[dict[str, Any]] = []
         self._spawned = threading.Event()
         self._spawn_error: str | None = None
         self._exit: tuple[str, int] | None = None  # ("exit", code), ("signal", number) or ("server", 0)
-        self._exited = os.eventfd(0, os.EFD_CLOEXEC)
         self._gone = threading.Event()
         self._killed: tuple[Kind, str] | None = None  # why we killed it, if we did
         self._busy = threading.Lock()
@@ -67,9 +66,7 @@ class Replica:
         for fd in (out_w, err_w):
             _enlarge(fd)
         self._socket = ours
-        self._fds = (out_r, err_r)
-        hub().watch(out_r, self._out.feed, lambda: None)
-        hub().watch(err_r, self._err.feed, lambda: None)
+        self._pipes = [hub().watch(out_r, self._out.feed), hub().watch(err_r, self._err.feed)]
         message = {"token": self.token, "spec": spec, "scratch": scratch, "memory_bytes": self.memory_bytes}
         try:
             self._link.spawn(message, [theirs.fileno(), out_w, err_w])
@@ -82,8 +79,8 @@ class Replica:
             os.close(err_w)
         if not self.pid:
             self._release()
-            why = self._spawn_error or f"the fork server did not answer within {deadline_s:.0f} s"
-            raise WorkerFault(self._fault("launch", f"no replica could be forked: {why}", "spawn", began))
+            problem = self._spawn_error or f"the fork server did not answer within {deadline_s:.0f} s"
+            raise WorkerFault(self._fault("launch", f"no replica could be forked: {problem}", "spawn", began))
 
     def _heard(self, message: dict[str, Any]) -> None:
         """Hub thread: what the server tells of this replica."""
@@ -105,9 +102,12 @@ class Replica:
         if self._exit is None:
             self._exit = how
             hub().tick(id(self), None)
-            self._link.listeners.pop(self.token, None)
+            if how[0] != "server":
+                self._link.forget(self.token)
             self._gone.set()
-            os.eventfd_write(self._exited, 1)
+            if self._socket is not None:
+                with contextlib.suppress(OSError):  # wakes a call, also while a fork of the code holds the other end
+                    self._socket.shutdown(socket.SHUT_RD)
 
     def _watch(self, now: float) -> None:
         """Hub thread, each tick: the memory ceiling and the fork bomb guard."""
@@ -115,7 +115,7 @@ class Replica:
         if tree is None or self._killed:
             return
         processes = tree.refresh(now)
-        self._link.remember(tree.pids)
+        self._link.remember(self.token, tree.pids)
         if processes > MOST_PROCESSES:
             self.kill("signal", f"killed: it had more than {MOST_PROCESSES} processes (fork bomb guard)")
             return
@@ -140,7 +140,7 @@ class Replica:
 
     def close(self, seconds: float = 1.0) -> None:
         """Let an idle replica run its exit handlers for up to ``seconds``, then kill it. Idempotent."""
-        if self._socket is None:
+        if self._socket is None or self._socket.fileno() < 0:
             return
         if self.alive and self._busy.acquire(blocking=False):
             try:
@@ -158,8 +158,7 @@ class Replica:
         if self._socket is not None:
             self._socket.close()
         hub().tick(id(self), None)
-        for fd in self._fds:
-            hub().drop(fd)
+        hub().drop(self._pipes)
 
     def __enter__(self) -> Replica:
         return self
@@ -218,7 +217,6 @@ class Replica:
         sock.setblocking(False)
         poll = select.poll()
         poll.register(sock, select.POLLIN)
-        poll.register(self._exited, select.POLLIN)
         while True:
             while self._inbox:
                 message = self._inbox.pop(0)
@@ -242,7 +240,7 @@ class Replica:
                 raise WorkerFault(self._death(verb, began, last))
 
     def _read(self, sock: socket.socket) -> bool:
-        """Read what is there; ``False`` at the end of the stream, or if the process is gone and nothing is left."""
+        """Read what is there; ``False`` at the end of the stream, which the end of the process also is."""
         try:
             data = sock.recv(1 << 20)
             if not data:
@@ -250,7 +248,7 @@ class Replica:
             self._inbox += self._decoder.feed(data)
             return True
         except BlockingIOError:
-            return self._exit is None
+            return True
         except OSError:
             return False
         except wire.WireError as why:
@@ -269,7 +267,7 @@ class Replica:
 
     def captured(self) -> tuple[str, str]:
         """``(stdout, stderr)`` so far: the beginning and the end of each, and how much lies between."""
-        hub().settle(self._fds)
+        hub().settle(self._pipes)
         return self._out.text(), self._err.text()
 
     def allow_ptrace(self, allow: bool = True, deadline_s: float = 5.0) -> bool:
@@ -321,12 +319,12 @@ class Replica:
             self._gone.wait(3.0)
         if last is not None:
             line += f" (last message: {clean(json.dumps(last, default=str), 160)})"
-        hub().settle(self._fds)
+        hub().settle(self._pipes)
         stack = python_stack(self._err.tail(16_384))
         return self._fault(kind, line, verb, began, traceback=stack, signal=name, exit_code=code)
 
     def _fault(self, kind: Kind, line: str, verb: str, began: float, **more: Any) -> Fault:
-        hub().settle(self._fds)
+        hub().settle(self._pipes)
         return Fault(
             kind=kind,
             message=clean(": ".join(filter(None, [self.label, verb, line])), 600),

@@ -5,6 +5,8 @@ package is loaded from its folder under its name, and ``sys.path`` is left as th
 old on purpose, so that an interpreter which is too old can still say so in one line.
 """
 
+# mypy: ignore-errors
+
 import os
 import struct
 import sys

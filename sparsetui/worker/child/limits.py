@@ -20,7 +20,7 @@ def _prctl(option: int, argument: "ctypes.c_ulong") -> bool:
 
 
 def adopt_orphans() -> None:
-    """Make this process the parent of all its descendants whose own parent dies, daemons with a new session included."""
+    """Make this process the parent of all its descendants whose own parent dies, daemons included."""
     _prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1))
 
 

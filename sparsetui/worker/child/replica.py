@@ -18,6 +18,7 @@ import types
 from typing import Any, Callable, Dict, List, NoReturn, Optional, Tuple
 
 from sparsetui.worker.child import limits, wire
+from sparsetui.worker.child.load import LoadError
 
 _HIGH = 200  # below this number user code may close descriptors at will
 _MOST_TEXT = 16_000
@@ -57,10 +58,7 @@ def main(message: Dict[str, Any], fds: List[int], server: int, threads_now: Opti
 
 def _move_away(fds: List[int]) -> socket.socket:
     messages, out, err = fds
-    try:
-        high = fcntl.fcntl(messages, fcntl.F_DUPFD_CLOEXEC, _HIGH)
-    except OSError:  # this user may open fewer than that
-        high = fcntl.fcntl(messages, fcntl.F_DUPFD_CLOEXEC, 10)
+    high = _high(messages)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.dup2(out, 1)
@@ -71,16 +69,28 @@ def _move_away(fds: List[int]) -> socket.socket:
     return socket.socket(fileno=high)
 
 
+def _high(fd: int) -> int:
+    """A copy of ``fd`` out of the reach of code that closes low descriptors."""
+    try:
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _HIGH)
+    except OSError:  # this user may open fewer than that
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 10)
+
+
 def _own_process(message: Dict[str, Any]) -> None:
-    """Look like a process that was started by itself: handlers, ``__main__``, ``argv``, seeds."""
+    """Look like a process that was started by itself: handlers, ``__main__``, ``argv``."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    faulthandler.enable(file=2, all_threads=True)  # a segfault then leaves its Python stack on stderr
+    # a segfault, or our abort at a deadline, then leaves its Python stack on stderr, even if the code has closed that
+    faulthandler.enable(file=_high(2), all_threads=True)
     _keep_main.append(sys.modules["__main__"])
     sys.modules["__main__"] = types.ModuleType("__main__")  # multiprocessing's spawn would run our bootstrap again
     sys.argv = [str(message["spec"].get("entry", ""))]
-    seed_all()
+    atexit._clear()  # what libraries registered in the server is not ours to run, and takes 70 ms
+    helpers = sys.modules.get("multiprocessing.util")
+    if helpers is not None:  # but this one ends worker processes and frees shared memory
+        atexit.register(helpers._exit_function)
 
 
 def seed_all() -> None:
@@ -190,6 +200,8 @@ def _user_traceback(why: BaseException) -> Tuple[str, str]:
         while frames and frames[0].filename.startswith(_PACKAGE + os.sep):
             del frames[0]
         trace.stack = traceback.StackSummary.from_list(frames)
+        if not frames and isinstance(why, LoadError):
+            return "", ""  # its one line says it all
         text = "".join(trace.format())
         if len(text) > _MOST_TEXT:
             text = text[: _MOST_TEXT // 2] + "\n[...]\n" + text[-_MOST_TEXT // 2 :]

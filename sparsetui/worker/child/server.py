@@ -58,12 +58,7 @@ def _import_torch() -> Any:
         version = str(torch.__version__)
         if _release(version) < OLDEST_TORCH:
             return "torch %s is too old; a worker needs 2.2 or newer" % version, {}
-        try:
-            import torch.profiler  # noqa: F401  what each replica would otherwise import by itself
-
-            import sparsetui.probes.verbs  # noqa: F401
-        except ImportError:
-            pass  # told when a verb is asked for
+        _warm()
     return None, {
         "python": platform.python_version(),
         "executable": sys.executable,
@@ -71,6 +66,21 @@ def _import_torch() -> Any:
         "numpy": str(numpy.__version__),
         "os_threads": len(os.listdir("/proc/self/task")),
     }
+
+
+def _warm() -> None:
+    """Do once what each replica would otherwise do by itself: late imports, and seeding, which touches no tensor."""
+
+    from sparsetui.worker.child import build, load, replica  # noqa: F401
+
+    replica.seed_all()
+    gc.collect()
+    gc.freeze()  # a later collection in a replica would otherwise copy every page it visits
+    try:
+        import sparsetui.probes.context
+        import sparsetui.probes.verbs  # noqa: F401
+    except Exception:
+        pass  # told with its traceback when a verb is asked for
 
 
 def _cannot_import(name: str, why: BaseException) -> str:
@@ -102,8 +112,6 @@ class _Server:
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
     def run(self) -> None:
-        gc.collect()
-        gc.freeze()  # a later collection in a replica would otherwise copy every page it visits
         try:
             while True:
                 readable = select.select([self._control.fileno(), self._wake], [], [])[0]
