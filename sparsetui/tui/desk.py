@@ -1,0 +1,276 @@
+"""The desk: the one session that is open, the runner that writes it, and the newest snapshot of both.
+
+The runner works in a worker thread and calls :meth:`Desk.hear` with immutable updates. Bursts coalesce: at most one
+message is under way, and the app repaints at most four times a second.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from textual.message import Message
+
+from sparsetui.runner.api import Cancelled, Live, Runner, Update
+from sparsetui.session.state import SessionState
+
+if TYPE_CHECKING:
+    from textual.app import App
+
+RunnerFactory = Callable[..., Runner]
+
+
+class Heard(Message):
+    """There is a newer snapshot on the desk. Replaces older messages of its kind."""
+
+    def can_replace(self, message: Message) -> bool:
+        return isinstance(message, Heard)
+
+
+class Ended(Message):
+    """A job came to its end: ``error`` is ``None``, or one line of what went wrong."""
+
+    def __init__(self, job: str, error: str | None, cancelled: bool) -> None:
+        super().__init__()
+        self.job = job
+        self.error = error
+        self.cancelled = cancelled
+
+
+def default_factory(workload: Any, store: Any, **options: Any) -> Runner:
+    """The real runner; imported only when something is to be run."""
+    from sparsetui.runner.investigation import Investigation
+
+    return Investigation(workload, store, **options)
+
+
+class Desk:
+    """``workload`` is what would be run (typed), ``state`` and ``live`` what is known. Used from the app's thread."""
+
+    def __init__(
+        self,
+        app: App[Any],
+        store: Any,
+        factory: RunnerFactory | None = None,
+        *,
+        playbook: Any = None,
+        budget: float = 60.0,
+        readonly: bool = False,
+    ) -> None:
+        self.app = app
+        self.store = store
+        self.factory = factory or default_factory
+        self.playbook = playbook
+        self.budget = budget
+        self.readonly = readonly
+        self._lock = threading.Lock()
+        self._posted = False
+        self._runner_lock = threading.Lock()
+        self.clear()
+
+    def clear(self) -> None:
+        """Nothing on the desk. The runner, if any, must have been closed."""
+        self.workload: Any = None
+        self.title = ""
+        self.drill: Any = None
+        self.ref: str | None = None
+        self.state = SessionState()
+        self.live = Live(budget_s=self.budget)
+        self.runner: Runner | None = None
+        self.busy: str | None = None
+        self.cannot_run: str | None = "no workload is open"
+        self.tried: set[str] = set()
+        self.exported: Path | None = None
+        self.consented = False
+        self.log: list[str] = []
+        self._closing = False
+
+    # opening
+
+    def open_workload(self, workload: Any, *, drill: Any = None) -> None:
+        """Put a workload (of a file or of a drill) on the desk; nothing of it is run yet."""
+        self.clear()
+        self.workload = workload
+        self.drill = drill
+        self.title = str(getattr(drill, "title", "") or getattr(workload, "name", "workload"))
+        self.consented = drill is not None  # a drill is our own code
+        self.cannot_run = None
+
+    def open_session(self, ref: str) -> str | None:
+        """Put a saved session on the desk; returns a remark when it can be read but not continued."""
+        self.clear()
+        state: SessionState = self.store.open(ref).state()
+        self.ref = ref
+        self.state = state
+        self.title = state.title or state.workload or state.id
+        self.workload, self.cannot_run = self._workload_of(state)
+        return self.cannot_run
+
+    def _workload_of(self, state: SessionState) -> tuple[Any, str | None]:
+        """The workload a saved session ran, or why it cannot be run again here."""
+        path = state.spec.get("path") or (state.spec.get("spec") or {}).get("path")
+        if not path:
+            return None, "this session names no workload file"
+        from sparsetui.workload.spec import WorkloadError, load
+
+        try:
+            return load(str(path)), None
+        except WorkloadError as error:
+            return None, f"its workload cannot be read: {error}"
+
+    def reload(self) -> None:
+        """Read the session again from disk, unless we are the one who writes it."""
+        if self.runner is None and self.ref is not None:
+            self.state = self.store.open(self.ref).state()
+
+    @property
+    def is_open(self) -> bool:
+        return self.workload is not None or self.ref is not None
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder of the session, where it has one."""
+        if not self.state.id or self.store is None:
+            return None
+        for name in ("folder", "path"):
+            found = getattr(self.store.open(self.state.id), name, None)
+            if found is not None:
+                return Path(found)
+        return None
+
+    # running
+
+    def why_not_run(self) -> str | None:
+        """Why nothing can be run now, or ``None``."""
+        if self.readonly:
+            return "opened read-only"
+        if self.busy:
+            return f"{self.busy} is running; x cancels it"
+        return self.cannot_run
+
+    def start(self, job: str, work: Callable[[Runner], object]) -> None:
+        """Do ``work`` in a worker thread; its end is told by :class:`Ended`."""
+        assert self.busy is None, "one job at a time"
+        self.busy = job
+        self.live = Live(running=True, message=job, budget_s=self.budget, spent_s=self.live.spent_s)
+        self.app.run_worker(lambda: self._do(job, work), thread=True, group="runner", exit_on_error=False)
+
+    def start_record(self, job: str, kind: str, body: dict[str, Any]) -> None:
+        """Write a closure event in a worker thread; its end is told by :class:`Ended`."""
+        assert self.busy is None, "one job at a time"
+        self.busy = job
+        work = lambda: self._guard(job, lambda: self.record(kind, body))  # noqa: E731
+        self.app.run_worker(work, thread=True, group="runner", exit_on_error=False)
+
+    def _do(self, job: str, work: Callable[[Runner], object]) -> None:
+        self._guard(job, lambda: work(self._runner()))
+
+    def _guard(self, job: str, work: Callable[[], object]) -> None:
+        """In the worker thread: do it, and tell how it ended."""
+        error: str | None = None
+        cancelled = False
+        try:
+            work()
+        except Cancelled:
+            cancelled = True
+        except Exception as caught:  # a fault of a run must not take the app and its session with it
+            first = (str(caught) or type(caught).__name__).splitlines()[0]
+            error = f"{job}: {first}"
+        self.app.post_message(Ended(job, error, cancelled))
+
+    def record(self, kind: str, body: dict[str, Any]) -> None:
+        """Write one closure event, in a worker thread: through the runner that holds the session, else by a writer.
+
+        ``kind`` is owner, artifact, waiver, signoff or closed. Closing ends the runner first: nothing runs after it.
+        """
+        runner = self.runner
+        if kind == "closed" and runner is not None:
+            runner.close()
+            self.runner = runner = None
+        if runner is not None:
+            if kind == "owner":
+                runner.assign(body["role"], body["who"], body.get("source", "typed"))
+            elif kind == "artifact":
+                runner.attach(body["role"], body["evidence"], body.get("why", ""))
+            elif kind == "waiver":
+                runner.waive(body["gate"], body["why"], body["by"])
+            elif kind == "signoff":
+                runner.sign(body["role"], body["who"], body.get("note", ""))
+            return
+        with self.store.writer(self.ref) as writer:
+            writer.append(kind, body)
+            if kind == "waiver":
+                gate = next((g for g in writer.state().gates if g.gate == body["gate"]), None)
+                evidence = gate.evidence if gate is not None else ()
+                writer.append("gate", {**body, "state": "waived", "evidence": evidence})
+            self.state = writer.state()
+
+    def _runner(self) -> Runner:
+        with self._runner_lock:
+            if self._closing:
+                raise Cancelled
+            if self.runner is None:
+                self.runner = self.factory(
+                    self.workload,
+                    self.store,
+                    budget_s=self.budget,
+                    playbook=self.playbook,
+                    listener=self.hear,
+                    session=self.ref,
+                )
+            return self.runner
+
+    def hear(self, update: Update) -> None:
+        """The runner's listener; called from its thread, often."""
+        with self._lock:
+            self.state, self.live = update.state, update.live
+            if self._posted:
+                return
+            self._posted = True
+        self.app.post_message(Heard())
+
+    def newest(self) -> tuple[SessionState, Live]:
+        """The newest snapshot; the next update posts a message again."""
+        with self._lock:
+            self._posted = False
+            return self.state, self.live
+
+    def ended(self) -> None:
+        """After :class:`Ended`: take the runner's last word."""
+        self.busy = None
+        if self.runner is not None:
+            self.state = self.runner.state()
+            self.ref = self.state.id or self.ref
+        if self.live.running:
+            self.live = Live(
+                budget_s=self.live.budget_s,
+                spent_s=self.live.spent_s,
+                latency_ms=self.live.latency_ms,
+                ratio=self.live.ratio,
+                floor=self.live.floor,
+                counters=self.live.counters,
+            )
+
+    def cancel(self) -> None:
+        if self.runner is not None and self.busy:
+            self.runner.cancel()
+
+    def close(self) -> None:
+        """End the run and the runner; safe to call twice and from any thread."""
+        self._closing = True
+        runner = self.runner
+        if runner is None:
+            return
+        if self.busy:
+            runner.cancel()
+        runner.close()
+
+    @property
+    def exit_code(self) -> int:
+        """0 no fault, 1 fault, 3 cannot answer; 0 where nothing was asked."""
+        result = self.state.result
+        if result is None:
+            return 0
+        return {"fault": 1, "no_fault": 0, "cannot_answer": 3}[result.verdict.status]

@@ -1,0 +1,96 @@
+"""How things look: the roles that styles name, the marks of states, and the ASCII form of every glyph used.
+
+Everything is drawn with the terminal's own sixteen colours and with attributes, so that it can be read on dark and
+light backgrounds and with no colour at all. A state is always a mark or a word; its colour only repeats it.
+"""
+
+from __future__ import annotations
+
+from textual.theme import Theme
+
+# roles -> rich styles
+HEAD = "bold"
+DIM = "dim"
+OK = "green"
+BAD = "bold red"
+WARN = "yellow"
+ACCENT = "cyan"
+KEY = "bold cyan"
+FAILING = "yellow"
+COMPARATOR = "cyan"
+CURSOR = "reverse"
+
+# state -> mark; every mark is one cell wide and none of them has an emoji form
+MARK = {
+    "done": "✓",
+    "found": "▲",
+    "now": "►",
+    "running": "»",
+    "todo": "·",
+    "failed": "✗",
+    "cancelled": "✗",
+    "skipped": "–",
+    "passed": "✓",
+    "waived": "~",
+    "not run": "·",
+}
+MARK_STYLE = {
+    "done": OK,
+    "passed": OK,
+    "found": BAD,
+    "failed": BAD,
+    "cancelled": WARN,
+    "now": "bold",
+    "running": ACCENT,
+    "waived": WARN,
+}
+
+# One character each, so that no column moves when a terminal has no unicode.
+_ASCII = {
+    "✓": "+", "▲": "!", "►": ">", "»": ">", "·": ".", "✗": "x", "–": "-", "—": "-", "−": "-", "×": "x", "±": "~",
+    "…": "~", "→": ">", "←": "<", "↑": "^", "↓": "v", "●": "*", "○": "o", "│": "|", "─": "-", "█": "#", "▶": ">",
+    "◀": "<", "µ": "u", "≤": "<", "≥": ">", "▁": "_", "▂": ".", "▃": "-", "▄": "=", "▅": "+", "▆": "*", "▇": "#",
+    "▏": ".", "▎": ".", "▍": ":", "▌": "=", "▋": "=", "▊": "#", "▉": "#",
+    "“": '"', "”": '"', "‘": "'", "’": "'",
+}  # fmt: skip
+_TABLE = str.maketrans(_ASCII)
+
+
+def ascii_form(text: str) -> str:
+    """``text`` with every glyph replaced by one ASCII character; what has no likeness becomes ``?``."""
+    if text.isascii():
+        return text
+    return text.translate(_TABLE).encode("ascii", "replace").decode("ascii")
+
+
+DARK = Theme(
+    name="sparsetui-dark",
+    primary="#5fafd7",
+    secondary="#87afaf",
+    accent="#5fd7d7",
+    warning="#d7af5f",
+    error="#e06c75",
+    success="#87c275",
+    foreground="#d0d4da",
+    background="#14171c",
+    surface="#14171c",
+    panel="#1b2027",
+    dark=True,
+    variables={"frame": "#39424e", "frame-on": "#5fafd7"},
+)
+LIGHT = Theme(
+    name="sparsetui-light",
+    primary="#005f87",
+    secondary="#3a6b6b",
+    accent="#00707a",
+    warning="#8a5a00",
+    error="#af1f2d",
+    success="#2f6f1f",
+    foreground="#22262b",
+    background="#fafaf7",
+    surface="#fafaf7",
+    panel="#efefea",
+    dark=False,
+    variables={"frame": "#b5bac0", "frame-on": "#005f87"},
+)
+TERMINAL = "ansi-dark"  # the terminal's own colours, dark or light

@@ -1,0 +1,402 @@
+"""What every screen has: a top bar, a body, a message line, a key bar, and actions from the registry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.screen import Screen
+from textual.timer import Timer
+from textual.widget import Widget
+from textual.widgets import Input
+
+from sparsetui.evidence.text import clean
+from sparsetui.report.plots import bar
+from sparsetui.tui.actions import ACTIONS, BY_ID, Action, key_name
+from sparsetui.tui.look import ACCENT, BAD, DIM, HEAD, OK, WARN
+from sparsetui.tui.widgets.bars import KeyBar, Line
+from sparsetui.tui.widgets.block import Block
+from sparsetui.tui.widgets.table import Table
+
+if TYPE_CHECKING:
+    from sparsetui.tui.app import SparseApp
+    from sparsetui.tui.desk import Desk
+
+NOTE_SECONDS = 8.0
+
+
+def bindings_for(cls: type) -> list[Binding]:
+    """The keys of every action that ``cls`` can do."""
+    found = []
+    for action in ACTIONS:
+        if not hasattr(cls, f"do_{action.id}"):
+            continue
+        for key in action.keys:
+            argument = f", '{key}'" if action.id == "stage" else ""
+            found.append(Binding(key, f"act('{action.id}'{argument})", action.label, tooltip=action.tells, show=False))
+    return found
+
+
+class Sheet(Screen[None], inherit_bindings=False):
+    """A screen of the app. Subclasses yield their body from :meth:`body` and draw it in :meth:`show`."""
+
+    TITLE_TEXT: ClassVar[str] = ""
+    FOOTER: ClassVar[tuple[str, ...]] = ()  # action ids, most important first; help and quit are always there
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (30, "-tall")]
+    AUTO_FOCUS = ""
+
+    app: SparseApp
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        cls.BINDINGS = bindings_for(cls)  # type: ignore[assignment]
+        kwargs.setdefault("inherit_bindings", False)
+        super().__init_subclass__(**kwargs)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._note: tuple[str, str] | None = None
+        self._note_timer: Timer | None = None
+
+    @property
+    def desk(self) -> Desk:
+        return self.app.desk
+
+    @property
+    def wide(self) -> bool:
+        return self.size.width >= 110 and self.size.height >= 30
+
+    # layout
+
+    def compose(self) -> ComposeResult:
+        yield Line(id="bar")
+        yield from self.body()
+        yield Input(id="filter", placeholder="filter: Enter keeps it, Esc clears it", compact=True)
+        yield Line(id="note")
+        yield KeyBar(id="keys")
+
+    def aim(self, **arguments: Any) -> None:
+        """Point the screen at something; screens that can be opened at a place take arguments."""
+
+    def body(self) -> Iterable[Widget]:
+        raise NotImplementedError
+
+    def show(self) -> None:
+        """Draw what the desk knows. Called on every update; draws only differences."""
+        raise NotImplementedError
+
+    def on_mount(self) -> None:
+        self.query_one("#filter").display = False
+        if not self.app.unicode:
+            self.add_class("-ascii")
+        first = self.first_focus()
+        if first is not None:
+            first.focus()
+        self.call_after_refresh(self.redraw)
+
+    def on_screen_resume(self) -> None:
+        self.call_after_refresh(self.redraw)
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self.redraw)
+
+    def first_focus(self) -> Widget | None:
+        return next((w for w in self.query(Block) if w.can_focus), None)
+
+    def on_descendant_focus(self) -> None:
+        self.draw_keys()
+
+    def redraw(self) -> None:
+        """Everything: body, bars, keys."""
+        if not self.is_attached or not self.is_current:
+            return
+        self.show()
+        self.draw_bar()
+        self.draw_note()
+        self.draw_keys()
+
+    # the bars
+
+    def draw_bar(self) -> None:
+        self.query_one("#bar", Line).say(self.bar_text())
+
+    def bar_text(self) -> Text:
+        """`` sparsetui  title   …``: what is open, lock, budget, host."""
+        state, live = self.desk.state, self.desk.live
+        text = Text(" sparsetui ", style=HEAD)
+        name = state.id or self.desk.title or self.TITLE_TEXT
+        text.append(f" {clean(name, 40)}")
+        if self.TITLE_TEXT and self.desk.is_open:
+            text.append(f"  {self.TITLE_TEXT}", style=DIM)
+        tail = Text()
+        if self.desk.is_open:
+            if state.lock is not None:
+                undeclared = [d for d in state.lock.differs if not d.declared]
+                tail.append("   lock ")
+                tail.append(
+                    "✓ match" if state.lock.match else f"✗ {len(undeclared)} differ", OK if state.lock.match else BAD
+                )
+            tail.append(f"   budget {live.spent_s:.0f}/{live.budget_s:.0f} s")
+            if state.host and self.size.width >= 100:
+                tail.append(f"   host {clean(state.host, 24)}", style=DIM)
+        if self.desk.readonly:
+            tail.append("   read-only", style=WARN)
+        gap = self.size.width - text.cell_len - tail.cell_len - 1
+        if gap < 1:
+            text.truncate(max(0, self.size.width - tail.cell_len - 2), overflow="ellipsis")
+            gap = 1
+        return text + Text(" " * gap) + tail
+
+    def note(self, text: str, style: str = "") -> None:
+        """Say something on the message line for a few seconds."""
+        self._note = (clean(text), style)
+        if self._note_timer is not None:
+            self._note_timer.stop()
+        self._note_timer = self.set_timer(NOTE_SECONDS, self._unnote)
+        self.draw_note()
+
+    def _unnote(self) -> None:
+        self._note = None
+        self.draw_note()
+
+    def draw_note(self) -> None:
+        self.query_one("#note", Line).say(self.note_text())
+
+    def note_text(self) -> Text:
+        live = self.desk.live
+        if self._note is not None:
+            return Text(" " + self._note[0], style=self._note[1])
+        if not self.desk.busy:
+            return Text()
+        text = Text(" » ", style=ACCENT)
+        text.append(clean(live.phase or self.desk.busy, 30), style=HEAD)
+        if live.message and live.message != self.desk.busy:
+            text.append("  " + clean(live.message, max(20, self.size.width - 60)))
+        if live.progress is not None:
+            text.append("  " + bar(min(1.0, max(0.0, live.progress)), 12, self.app.unicode), style=ACCENT)
+            text.append(f" {100 * live.progress:3.0f}%")
+        if live.eta_s is not None:
+            text.append(f"  {live.eta_s:.0f} s left", style=DIM)
+        text.append(f"  {self.app.run_seconds:.0f} s", style=DIM)
+        return text
+
+    def draw_keys(self) -> None:
+        if not self.is_attached:
+            return
+        keys = []
+        for id in (*self.FOOTER, "palette", "help", "quit"):
+            action = BY_ID[id]
+            why = self.refusal(action)
+            if why == "":  # not offered here at all
+                continue
+            keys.append((key_name(action.keys[0]), self.label(action), why is None))
+        self.query_one("#keys", KeyBar).show_keys(keys)
+
+    def label(self, action: Action) -> str:
+        return action.label
+
+    # actions
+
+    def why_not(self, id: str) -> str | None:
+        """Why the action cannot be done now; ``None`` when it can, ``""`` when it has no place here."""
+        return None
+
+    def refusal(self, action: Action) -> str | None:
+        if not hasattr(self, f"do_{action.id}"):
+            return ""
+        why = self.why_not(action.id)
+        if why is None and action.changes and self.desk.readonly:
+            return "opened read-only"
+        return why
+
+    def action_act(self, id: str, *arguments: str) -> None:
+        action = BY_ID[id]
+        why = self.refusal(action)
+        if why is not None:
+            self.note(f"{key_name(action.keys[0])} {action.label}: {why or 'nothing of that kind yet'}", WARN)
+            return
+        getattr(self, f"do_{id}")(*arguments)
+        if self.is_current:
+            self.draw_keys()
+
+    # moving, in whatever has the focus
+
+    @property
+    def block(self) -> Block | None:
+        return self.focused if isinstance(self.focused, Block) else None
+
+    def _move(self, where: str) -> None:
+        if self.block is not None:
+            self.block.move(where)
+
+    def do_up(self) -> None:
+        self._move("up")
+
+    def do_down(self) -> None:
+        self._move("down")
+
+    def do_top(self) -> None:
+        self._move("top")
+
+    def do_bottom(self) -> None:
+        self._move("bottom")
+
+    def do_page_up(self) -> None:
+        self._move("page_up")
+
+    def do_page_down(self) -> None:
+        self._move("page_down")
+
+    def panels(self) -> list[Block]:
+        """What Tab goes through, in order."""
+        return [w for w in self.query(Block) if w.can_focus]
+
+    def _step_panel(self, by: int) -> None:
+        panels = self.panels()
+        if not panels:
+            return
+        at = panels.index(self.block) if self.block in panels else -by
+        panels[(at + by) % len(panels)].focus()
+
+    def do_panel(self) -> None:
+        self._step_panel(1)
+
+    def do_panel_back(self) -> None:
+        self._step_panel(-1)
+
+    def do_right(self) -> None:
+        self._step_panel(1)
+
+    def do_left(self) -> None:
+        self._step_panel(-1)
+
+    # lists
+
+    @property
+    def table(self) -> Table | None:
+        """The table that filter, sort and mark mean: the focused one, else the first."""
+        if isinstance(self.focused, Table):
+            return self.focused
+        return next(iter(self.query(Table)), None)
+
+    def do_filter(self) -> None:
+        if self.table is None:
+            self.note("nothing here can be filtered", WARN)
+            return
+        box = self.query_one("#filter", Input)
+        box.display = True
+        box.value = self.table.needle
+        self._filtering = self.table
+        box.focus()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        if event.input.id == "filter" and event.input.display:
+            self._filtering.set_filter(event.value)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        if event.input.id == "filter":
+            self._end_filter()
+
+    def _end_filter(self) -> None:
+        self.query_one("#filter", Input).display = False
+        self._filtering.focus()
+        if self._filtering.needle:
+            self.note(f"{len(self._filtering.rows)} of {len(self._filtering.all_rows)} rows; / and Esc shows all again")
+
+    def do_sort(self) -> None:
+        if self.table is not None:
+            self.note(f"sorted by {self.table.cycle_sort()}")
+
+    def do_mark(self) -> None:
+        if self.table is not None:
+            self.table.toggle_mark()
+
+    def yank_text(self) -> str:
+        return self.block.text() if self.block is not None else ""
+
+    def do_yank(self) -> None:
+        text = self.yank_text()
+        if not text.strip():
+            self.note("nothing to copy here", WARN)
+            return
+        self.app.yank(text)
+
+    # the app
+
+    def do_back(self) -> None:
+        box = self.query_one("#filter", Input)
+        if box.display:
+            self._filtering.set_filter("")
+            box.display = False
+            self._filtering.focus()
+            return
+        self.go_back()
+
+    def go_back(self) -> None:
+        self.app.back()
+
+    def do_home(self) -> None:
+        self.app.go_home()
+
+    def do_reload(self) -> None:
+        self.desk.reload()
+        self.redraw()
+
+    def do_shot(self) -> None:
+        self.app.shoot()
+
+    def do_palette(self) -> None:
+        self.app.open_palette()
+
+    def do_help(self) -> None:
+        self.app.open("help")
+
+    def do_suspend(self) -> None:
+        self.app.action_suspend_process()
+
+    def do_quit(self) -> None:
+        self.app.ask_quit()
+
+    def do_quit_now(self) -> None:
+        self.app.action_quit_now()
+
+
+class CaseSheet(Sheet):
+    """A screen of the open session: every other screen of it is one key away."""
+
+    def do_evidence(self) -> None:
+        self.app.open("evidence")
+
+    def do_owners(self) -> None:
+        self.app.open("owners")
+
+    def do_memo(self) -> None:
+        self.app.open("memo")
+
+    def do_commands(self) -> None:
+        self.app.open("commands")
+
+    def do_matrix(self) -> None:
+        self.app.open("matrix")
+
+    def do_lens(self) -> None:
+        self.app.open("lens")
+
+    def do_export(self) -> None:
+        self.app.export_memo()
+
+    def do_cancel(self) -> None:
+        self.app.cancel_run()
+
+    def why_not(self, id: str) -> str | None:
+        sections = self.desk.state.sections
+        if id in ("matrix", "lens"):
+            return None if id in sections else ""
+        if id == "cancel":
+            return None if self.desk.busy else "nothing is running"
+        if id in ("export", "memo"):
+            return None if self.desk.state.events else "nothing has been recorded yet"
+        return super().why_not(id)

@@ -1,0 +1,123 @@
+"""Home: saved sessions, drills to practise on, and opening a workload file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from rich.text import Text
+from textual.containers import Container
+from textual.widget import Widget
+
+from sparsetui.evidence.text import clean
+from sparsetui.tui.actions import Action
+from sparsetui.tui.look import BAD, DIM, OK, WARN
+from sparsetui.tui.screens.base import Sheet
+from sparsetui.tui.screens.dialogs import Form
+from sparsetui.tui.widgets.table import Column, Row, Table
+
+_STATUS = {
+    "fault": ("▲ fault", BAD),
+    "no_fault": ("✓ no fault", OK),
+    "cannot_answer": ("– cannot tell", WARN),
+}
+
+
+class Home(Sheet):
+    TITLE_TEXT = "find the first failing mechanism, prove it, close with a way back"
+    FOOTER = ("enter", "open_file", "filter", "mark", "sort")
+
+    def body(self) -> Iterable[Widget]:
+        with Container(id="home", classes="columns"):
+            yield Table(
+                [
+                    Column("what", 14, 34),
+                    Column("verdict", 14, 15, drop=3),
+                    Column("mechanism", 12, 32, drop=2),
+                    Column("updated", 10, 16, drop=1),
+                    Column("", 6, 8, drop=4),
+                ],
+                id="sessions",
+                classes="frame half",
+                title="sessions",
+                empty="no session has been saved yet; a drill below is a real regression to start with",
+            )
+            yield Table(
+                [Column("drill", 18, 30), Column("what happened", 24, 200)],
+                id="drills",
+                classes="frame half",
+                title="drills: real regressions to practise on",
+                empty="this installation has no drills",
+            )
+
+    def first_focus(self) -> Widget | None:
+        return self.query_one("#sessions" if self.app.summaries() else "#drills", Table)
+
+    def show(self) -> None:
+        sessions = self.query_one("#sessions", Table)
+        sessions.set_rows([_session_row(s) for s in self.app.summaries()])
+        drills = self.query_one("#drills", Table)
+        drills.set_rows([Row(d.name, (clean(d.title, 60), clean(d.story, 300))) for d in self.app.drills()])
+
+    def label(self, action: Action) -> str:
+        if action.id == "enter":
+            return "open" if self.focused is self.query_one("#sessions") else "start"
+        return super().label(action)
+
+    def do_enter(self) -> None:
+        table = self.table
+        if table is None or table.key is None:
+            self.note("nothing to open here: Tab goes to the other list, f opens a workload file", WARN)
+        elif table.id == "sessions":
+            self.app.open_session(table.key)
+        else:
+            self.app.open_drill(table.key)
+
+    def do_open_file(self) -> None:
+        def opened(values: dict[str, str] | None) -> None:
+            if values and values["path"]:
+                self.app.open_workload(Path(values["path"]).expanduser())
+
+        form = Form("open a workload file", [("path", "path of a workload file (TOML)", "")], _readable)
+        self.app.push_screen(form, opened)
+
+    def go_back(self) -> None:
+        self.app.ask_quit()
+
+    def do_reload(self) -> None:
+        self.app.forget_lists()
+        self.redraw()
+
+
+def _readable(values: dict[str, str]) -> str | None:
+    path = Path(values["path"]).expanduser()
+    if not values["path"]:
+        return "a path, please"
+    if not path.is_file():
+        return f"no file of this name: {clean(path, 50)}"
+    from sparsetui.workload.spec import WorkloadError, load
+
+    try:
+        load(path)
+    except WorkloadError as error:
+        return clean(error)
+    return None
+
+
+def _session_row(s: Any) -> Row:
+    mark, style = _STATUS.get(s.status or "", ("· unfinished", DIM))
+    closed = Text("closed", style=OK) if s.closed else Text("open", style=DIM)
+    return Row(
+        s.id,
+        (
+            clean(s.title or s.workload or s.id, 60),
+            Text(mark, style=style),
+            clean(s.mechanism or "", 60),
+            Text(clean(str(s.updated or "")[:16].replace("T", " ")), style=DIM),
+            closed,
+        ),
+    )
+
+
+SCREEN = Home

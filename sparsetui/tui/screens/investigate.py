@@ -1,0 +1,301 @@
+"""Investigate: the seven stages, and at each the question, what is run, what was found, and the next best step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich.text import Text
+from textual.containers import Container
+from textual.widget import Widget
+
+from sparsetui.evidence.text import clean
+from sparsetui.flow import BY_ID as STAGE
+from sparsetui.flow import STAGES
+from sparsetui.runner.api import Runner
+from sparsetui.tui import panels
+from sparsetui.tui.actions import Action
+from sparsetui.tui.guide import Step, next_step, suspect
+from sparsetui.tui.look import DIM, KEY, WARN
+from sparsetui.tui.screens.base import CaseSheet
+from sparsetui.tui.screens.dialogs import Ask
+from sparsetui.tui.widgets.bars import Flow, Guide, Line, Panel
+from sparsetui.tui.widgets.block import Block
+from sparsetui.tui.widgets.table import Table
+
+PANES = ("ops", "findings", "live", "evidence")
+# the pane that answers a stage's question, where there is room for only one
+_PANE_OF = {"ingress": "evidence", "lowering": "ops", "kernel": "ops", "scheduling": "ops", "execution": "live"}
+
+
+class Investigate(CaseSheet):
+    FOOTER = ("enter", "run", "run_all", "intervene", "cancel", "matrix", "lens", "attach_view", "owners", "close_case",
+              "export", "pause", "evidence", "filter", "yank", "commands")  # fmt: skip
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stage = "ingress"
+        self.pane = "findings"
+        self.paused = False
+
+    def body(self) -> Iterable[Widget]:
+        with Container(id="case"):
+            yield Flow(id="flow", classes="frame", title="flow")
+            yield Guide(id="guide", classes="frame")
+            yield Line(id="tabs")
+            yield Table(panels.OP_COLUMNS, id="ops", classes="frame pane", title="ops", empty=_NO_OPS)
+            yield Table(panels.FINDING_COLUMNS, id="findings", classes="frame pane", title="findings", empty="none yet")
+            yield Panel(id="live", classes="frame pane", title="live")
+            yield Table(
+                panels.EVIDENCE_COLUMNS, id="evidence", classes="frame pane", title="evidence", empty=_NO_EVIDENCE
+            )
+
+    def on_mount(self) -> None:
+        self.query_one("#guide").can_focus = False
+        self._go_where_the_work_is()
+        super().on_mount()
+
+    def first_focus(self) -> Widget | None:
+        return self.query_one("#flow")
+
+    # drawing
+
+    @property
+    def step(self) -> Step:
+        desk = self.desk
+        return next_step(desk.state, desk.live, tried=desk.tried, exported=desk.exported is not None)
+
+    def show(self) -> None:
+        state, live, unicode = self.desk.state, self.desk.live, self.app.unicode
+        flow = self.query_one("#flow", Flow)
+        draw = panels.flow_rail(state, live, self.stage, flow.has_focus) if self.wide else None
+        flow.set_lines(draw or [panels.flow_line(state, live, self.stage, flow.has_focus)])
+        stage = STAGE[self.stage]
+        guide = self.query_one("#guide", Guide)
+        guide.set_title(stage.title)
+        size = guide.content_size
+        width, rows = max(20, size.width), max(4, size.height)
+        guide.set_lines(panels.guide(state, stage, self.step_line(), width, rows=rows))
+        ops = self.query_one("#ops", Table)
+        if not self.paused:
+            ops.set_rows(panels.op_rows(state.ops))
+        ops.set_title("ops" + ("  paused, p goes on" if self.paused else ""))
+        findings = self.query_one("#findings", Table)
+        findings.set_rows(panels.finding_rows(state.findings, narrow_column=self.wide))
+        live_panel = self.query_one("#live", Panel)
+        size = live_panel.content_size
+        live_panel.set_lines(panels.live_lines(state, live, max(20, size.width), max(4, size.height), unicode))
+        evidence = self.query_one("#evidence", Table)
+        evidence.set_rows(panels.evidence_rows(state.evidence))
+        self._draw_tabs()
+
+    def _draw_tabs(self) -> None:
+        state = self.desk.state
+        labels = {
+            "ops": "ops paused" if self.paused else "ops",
+            "findings": f"findings {len(state.material)}",
+            "live": "live",
+            "evidence": f"evidence {len(state.evidence)}",
+        }
+        self.query_one("#tabs", Line).say(panels.tabs([(p, labels[p]) for p in PANES], self.pane))
+        for pane in PANES:
+            self.query_one(f"#{pane}").set_class(pane == self.pane, "-on")
+
+    def step_line(self) -> Text:
+        step = self.step
+        if step.do == "wait":
+            return Text("next  ", style=DIM) + Text(step.label) + Text(f"; {step.why}", style=DIM)
+        why_not = self.why_not("next")
+        line = Text("next  ", style=DIM) + Text("Enter ", style=KEY) + Text(step.label, style="bold")
+        if why_not:
+            return line + Text(f"  not now: {clean(why_not)}", style=WARN)
+        return line + Text(f"  {step.why}", style=DIM)
+
+    def label(self, action: Action) -> str:
+        if action.id == "enter":
+            return "open" if self._opens() else "next"
+        if action.id == "run":
+            return f"run {STAGE[self.stage].short}"
+        return super().label(action)
+
+    def on_descendant_focus(self) -> None:
+        if self.focused is not None and self.focused.id in PANES and self.focused.id != self.pane:
+            self.show_pane(str(self.focused.id))
+        super().on_descendant_focus()
+        self._draw_flow()
+
+    def on_descendant_blur(self) -> None:
+        self._draw_flow()
+
+    def _draw_flow(self) -> None:
+        if self.is_attached and self.is_current:
+            flow = self.query_one("#flow", Flow)
+            state, live = self.desk.state, self.desk.live
+            rail = panels.flow_rail(state, live, self.stage, flow.has_focus) if self.wide else None
+            flow.set_lines(rail or [panels.flow_line(state, live, self.stage, flow.has_focus)])
+
+    def show_pane(self, pane: str) -> None:
+        self.pane = pane
+        self._draw_tabs()
+        self.call_after_refresh(self.redraw)
+
+    def panels(self) -> list[Block]:
+        return [self.query_one(f"#{id}", Block) for id in ("flow", *PANES)]
+
+    # what happens
+
+    def _go_where_the_work_is(self) -> None:
+        step = self.step
+        if step.do == "stage":
+            self.stage = step.target
+        elif self.desk.state.result is not None and self.desk.state.result.verdict.stage in STAGE:
+            self.stage = str(self.desk.state.result.verdict.stage)
+        else:
+            self.stage = "release" if self.desk.state.result is not None else self.stage
+        self.pane = _PANE_OF.get(self.stage, "findings") if self.desk.state.events else "findings"
+
+    def heard(self) -> None:
+        """A run goes on: follow it to its stage."""
+        live = self.desk.live
+        if live.running and live.stage in STAGE and self.focused is self.query_one("#flow"):
+            self.stage = live.stage
+        self.redraw()
+
+    def ended(self) -> None:
+        if self.focused is self.query_one("#flow"):
+            self.pane = _PANE_OF.get(self.stage, "findings")
+            if any(f.stage == self.stage and f.material for f in self.desk.state.findings):
+                self.pane = "findings"
+        self.redraw()
+        self.call_after_refresh(self.redraw)
+
+    def _opens(self) -> bool:
+        return isinstance(self.focused, Table) and self.focused.key is not None
+
+    def why_not(self, id: str) -> str | None:
+        desk = self.desk
+        if id in ("run", "run_all", "intervene"):
+            why = desk.why_not_run()
+            if why is None and id == "intervene" and suspect(desk.state, desk.tried) is None:
+                return "no mechanism is suspected yet: a stage has to be run first"
+            return why
+        if id == "next" and self.step.do in ("stage", "intervene", "conclude"):
+            return desk.why_not_run()
+        if id == "enter":
+            return None if self._opens() else self.why_not("next")
+        if id == "attach_view":
+            return None if desk.state.native is not None else ""
+        if id == "close_case":
+            from sparsetui.tui.screens.owners import why_not_close
+
+            return why_not_close(desk)
+        return super().why_not(id)
+
+    def do_enter(self) -> None:
+        if not self._opens():
+            self.do_next()
+            return
+        table = self.table
+        assert table is not None
+        assert table.key is not None
+        if table.id == "ops":
+            self._show_op(table.key)
+        else:
+            self.app.open("evidence", **{"finding" if table.id == "findings" else "evidence": table.key})
+
+    def do_next(self) -> None:
+        step = self.step
+        if step.do == "wait":
+            self.note("a run is going on; x cancels it")
+        elif step.do == "stage":
+            self.go_to(step.target)
+            self.do_run()
+        elif step.do == "intervene":
+            self._intervene(step.target)
+        elif step.do == "conclude":
+            self.stage = "release"
+            self.app.start("verdict", lambda r: r.conclude())
+        elif step.do == "memo":
+            self.app.open("memo")
+        elif step.do == "owners":
+            self.app.open("owners")
+
+    def go_to(self, stage: str) -> None:
+        self.stage = stage
+        self.redraw()
+
+    def do_run(self) -> None:
+        stage = self.stage
+        title = STAGE[stage].title
+
+        def work(runner: Runner) -> None:
+            runner.run_stage(stage)
+
+        self._start(title, work)
+
+    def do_run_all(self) -> None:
+        self._start("investigation", lambda r: r.run_all())
+
+    def do_intervene(self) -> None:
+        found = suspect(self.desk.state, self.desk.tried)
+        if found is not None:
+            self._intervene(found.mechanism)
+
+    def _intervene(self, mechanism: str) -> None:
+        self.desk.tried.add(mechanism)
+        self._start(f"intervention on {mechanism}", lambda r: r.intervene(mechanism))
+
+    def _start(self, job: str, work: object) -> None:
+        self.app.start(job, work)  # type: ignore[arg-type]
+        if self.app.desk.busy:
+            self.pane = "live" if not self.wide and self.focused is self.query_one("#flow") else self.pane
+            self.redraw()
+
+    def do_pause(self) -> None:
+        self.paused = not self.paused
+        self.redraw()
+
+    def do_stage(self, key: str) -> None:
+        self.go_to(STAGES[int(key) - 1].id)
+
+    def _move(self, where: str) -> None:
+        if self.focused is not self.query_one("#flow"):
+            super()._move(where)
+            return
+        at = [s.id for s in STAGES].index(self.stage)
+        to = {"up": at - 1, "down": at + 1, "top": 0, "page_up": 0}.get(where, len(STAGES) - 1)
+        self.go_to(STAGES[max(0, min(to, len(STAGES) - 1))].id)
+
+    def do_attach_view(self) -> None:
+        self.app.open("attach")
+
+    def do_close_case(self) -> None:
+        self.app.open("owners")
+
+    def _show_op(self, key: str) -> None:
+        table = self.query_one("#ops", Table)
+        ordered = sorted(self.desk.state.ops, key=lambda o: -(o.self_ms_per_step.value or 0.0))
+        i = int(key.rsplit("|", 1)[1])
+        if i < len(ordered):
+            op = ordered[i]
+            self.app.push_screen(Ask(op.op, panels.op_details(op), "back", "back"))
+        table.focus()
+
+    def yank_text(self) -> str:
+        if self.focused is not None and self.focused.id == "flow":
+            lines = [line.plain for line in self.query_one("#guide", Block).lines]
+            return "\n".join(lines)
+        return super().yank_text()
+
+    def go_back(self) -> None:
+        if self.desk.busy:
+            self.app.cancel_run()
+        elif self.focused is not self.query_one("#flow"):
+            self.query_one("#flow").focus()
+        else:
+            self.app.go_home()
+
+
+_NO_OPS = "no op has been listed yet: lowering runs the census, kernel selection the profile"
+_NO_EVIDENCE = "no evidence yet: each pass leaves one line here, with its figures and its artifact"
+
+SCREEN = Investigate

@@ -1,0 +1,259 @@
+"""Owners and closure: who owns what, what each attached and signed, and the gates that keep it from closing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from rich.text import Text
+from textual.widget import Widget
+
+from sparsetui.evidence.records import Gate
+from sparsetui.evidence.text import clean
+from sparsetui.flow import CLOSURE_ARTIFACTS, OWNERS
+from sparsetui.session.state import SessionState
+from sparsetui.tui.actions import Action
+from sparsetui.tui.desk import Desk
+from sparsetui.tui.look import BAD, DIM, HEAD, MARK, MARK_STYLE, OK, WARN
+from sparsetui.tui.screens.base import CaseSheet
+from sparsetui.tui.screens.dialogs import Form
+from sparsetui.tui.widgets.bars import Line
+from sparsetui.tui.widgets.table import Column, Row, Table
+
+
+def open_gates(state: SessionState) -> list[Gate]:
+    """The gates that do not hold."""
+    return [g for g in state.gates if g.state not in ("passed", "waived")]
+
+
+def why_not_close(desk: Desk) -> str | None:
+    """Why the investigation cannot be closed now, or ``None``."""
+    state = desk.state
+    if desk.readonly:
+        return "opened read-only"
+    if desk.busy:
+        return f"{desk.busy} is running"
+    if state.closed is not None:
+        return f"it was closed by {state.closed or 'somebody'}"
+    if state.result is None:
+        return "there is no verdict yet"
+    if not state.gates:
+        return "no gate has been evaluated yet; run the release stage"
+    failing = open_gates(state)
+    if failing:
+        return "open gates: " + ", ".join(f"{g.gate} ({g.state})" for g in failing)
+    return None
+
+
+class OwnersAndClosure(CaseSheet):
+    TITLE_TEXT = "owners & closure"
+    FOOTER = ("enter", "assign", "sign", "waive", "run", "close_case", "memo", "export", "back")
+
+    def body(self) -> Iterable[Widget]:
+        yield Table(
+            [
+                Column("role", 20, 29),
+                Column("who", 8, 20),
+                Column("closure artifact", 14, 34, drop=2),
+                Column("attached", 8, 12),
+                Column("signed", 6, 30, drop=1),
+            ],
+            id="roles",
+            classes="frame",
+            title="owners",
+        )
+        yield Table(
+            [Column("gate", 12, 28), Column("state", 9, 10), Column("why", 16, 200), Column("by", 4, 18, drop=1)],
+            id="gates",
+            classes="frame half",
+            title="gates",
+            empty="no gate has been evaluated yet: r runs the release stage",
+        )
+        yield Line(id="verdict")
+
+    def show(self) -> None:
+        state = self.desk.state
+        self.query_one("#roles", Table).set_rows([self._role(state, role) for role in OWNERS.values()])
+        self.query_one("#gates", Table).set_rows([_gate(g) for g in state.gates])
+        why = why_not_close(self.desk)
+        line = Text(" ")
+        if state.closed is not None:
+            line.append(f"✓ closed by {clean(state.closed)}", style=OK)
+        elif why is None:
+            line.append("✓ every gate holds: c closes it", style=OK)
+        else:
+            line.append("✗ NOT CLOSED ", style=BAD)
+            line.append(clean(why))
+        self.query_one("#verdict", Line).say(line)
+
+    @staticmethod
+    def _role(state: SessionState, role: str) -> Row:
+        who = state.owners.get(role, "")
+        attached = [str(a.get("evidence", "")) for a in state.artifacts if a.get("role") == role]
+        signed = [str(s.get("who", "")) for s in state.signoffs if s.get("role") == role]
+        on_call = state.result is not None and state.result.verdict.owner == role
+        return Row(
+            role,
+            (
+                Text("▲ " if on_call else "  ", style=BAD) + Text(clean(role, 40), style=HEAD if on_call else ""),
+                clean(who, 40) if who else Text("– nobody", style=WARN),
+                clean(CLOSURE_ARTIFACTS.get(role, "")),
+                clean(", ".join(attached), 40) if attached else Text("· none", style=DIM),
+                Text("✓ " + clean(", ".join(signed), 40), style=OK) if signed else Text("·", style=DIM),
+            ),
+        )
+
+    # what can be done
+
+    def _on(self, id: str) -> str | None:
+        """The key under the cursor, if table ``id`` has the focus."""
+        table = self.query_one(f"#{id}", Table)
+        return table.key if table.has_focus else None
+
+    def why_not(self, id: str) -> str | None:
+        if id == "close_case":
+            return why_not_close(self.desk)
+        if id in ("assign", "sign", "waive", "enter"):
+            if self.desk.readonly:
+                return "opened read-only"
+            if self.desk.busy:
+                return f"{self.desk.busy} is running; x cancels it"
+            if not self.desk.state.events:
+                return "there is no session yet; run a stage first"
+            if id in ("assign", "sign") and self._on("roles") is None:
+                return "the cursor is not on a role"
+            if id == "waive":
+                gate = self._gate_here()
+                if gate is None:
+                    return "the cursor is not on a gate"
+                return "this gate holds" if gate.state in ("passed", "waived") else None
+        if id == "run":
+            return self.desk.why_not_run()
+        return super().why_not(id)
+
+    def _gate_here(self) -> Gate | None:
+        key = self._on("gates")
+        return next((g for g in self.desk.state.gates if g.gate == key), None)
+
+    def label(self, action: Action) -> str:
+        if action.id == "run":
+            return "run gates"
+        if action.id == "enter":
+            return self._next_for_row()[1]
+        return super().label(action)
+
+    def _next_for_row(self) -> tuple[str, str]:
+        role = self._on("roles")
+        if role is not None:
+            state = self.desk.state
+            if not state.owners.get(role):
+                return "assign", "name owner"
+            if not any(a.get("role") == role for a in state.artifacts):
+                return "attach", "attach"
+            return "sign", "sign off"
+        return "waive", "waive"
+
+    def do_enter(self) -> None:
+        what = self._next_for_row()[0]
+        if what == "attach":
+            self._attach_artifact()
+        else:
+            self.action_act(what)
+
+    def do_run(self) -> None:
+        self.app.start("release", lambda r: r.run_stage("release"))
+
+    def do_assign(self) -> None:
+        role = self._on("roles")
+        assert role is not None
+        declared = str((self.desk.state.spec.get("owners") or {}).get(role, ""))
+        who = self.desk.state.owners.get(role, "") or declared
+
+        def done(values: dict[str, str] | None) -> None:
+            if values:
+                self._record(f"owner of {role}", "owner", {"role": role, "who": values["who"], "source": "typed"})
+
+        self.app.push_screen(Form(f"who is the {role}?", [("who", "name or team", who)], _need("who")), done)
+
+    def _attach_artifact(self) -> None:
+        role = self._on("roles")
+        evidence = self.desk.state.evidence
+        if role is None or not evidence:
+            self.note("there is no evidence to attach yet", WARN)
+            return
+        known = {e.id for e in evidence}
+
+        def check(values: dict[str, str]) -> str | None:
+            if values["evidence"] not in known:
+                return f"no evidence {clean(values['evidence'], 20)}; there are {', '.join(sorted(known)[:8])}"
+            return None
+
+        def done(values: dict[str, str] | None) -> None:
+            if values:
+                self._record(f"artifact of {role}", "artifact", {"role": role, **values})
+
+        verdict = self.desk.state.result.verdict if self.desk.state.result else None
+        first = (verdict.intervention if verdict else None) or evidence[-1].id
+        wanted = CLOSURE_ARTIFACTS.get(role, "its closure artifact")
+        fields = [("evidence", f"evidence that holds the {wanted}", first), ("why", "why this one (may be empty)", "")]
+        self.app.push_screen(Form(f"attach for the {role}", fields, check), done)
+
+    def do_sign(self) -> None:
+        role = self._on("roles")
+        assert role is not None
+
+        def done(values: dict[str, str] | None) -> None:
+            if values:
+                self._record(f"sign-off of {role}", "signoff", {"role": role, **values})
+
+        fields = [("who", "your name", self.desk.state.owners.get(role, "")), ("note", "a note (may be empty)", "")]
+        self.app.push_screen(Form(f"sign off as {role}", fields, _need("who")), done)
+
+    def do_waive(self) -> None:
+        gate = self._gate_here()
+        assert gate is not None
+
+        def done(values: dict[str, str] | None) -> None:
+            if values:
+                self._record(f"waiver of {gate.gate}", "waiver", {"gate": gate.gate, **values})
+
+        fields = [("why", "reason (it stands in the memo)", ""), ("by", "your name (it stands in the memo)", "")]
+        self.app.push_screen(Form(f"waive gate {clean(gate.gate, 30)}", fields, _need("why", "by")), done)
+
+    def do_close_case(self) -> None:
+        def done(values: dict[str, str] | None) -> None:
+            if values:
+                self.app.record("closure", "closed", {"by": values["by"]})
+
+        self.app.push_screen(Form("close this investigation", [("by", "your name", "")], _need("by")), done)
+
+    def _record(self, job: str, kind: str, body: dict[str, Any]) -> None:
+        self.app.record(job, kind, body)
+
+    def _step_panel(self, by: int) -> None:
+        super()._step_panel(by)
+        self.call_after_refresh(self.draw_keys)
+
+
+def _need(*names: str) -> Any:
+    def check(values: dict[str, str]) -> str | None:
+        empty = [n for n in names if not values[n]]
+        return f"{' and '.join(empty)} cannot be empty" if empty else None
+
+    return check
+
+
+def _gate(g: Gate) -> Row:
+    style = MARK_STYLE.get(g.state, DIM)
+    return Row(
+        g.gate,
+        (
+            clean(g.gate, 60),
+            Text(f"{MARK.get(g.state, '·')} {g.state}", style=style),
+            clean(g.why, 300),
+            clean(g.by, 40),
+        ),
+    )
+
+
+SCREEN = OwnersAndClosure

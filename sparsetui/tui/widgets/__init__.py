@@ -1,0 +1,1 @@
+"""Small own widgets that repaint only the cells that changed."""
