@@ -104,7 +104,7 @@ class Store:
         return writer
 
     def find(self, ref: str | Path) -> Path:
-        """The folder of a session, by its id, a unique beginning or ending of it, or a path.
+        """The folder of a session, by its id, a unique beginning, end or part of it, or a path.
 
         Raises :class:`NotFoundError` that names what is there instead.
         """
@@ -119,12 +119,13 @@ class Store:
             [n for n in names if n == ref],
             [n for n in names if ref and n.startswith(ref)],
             [n for n in names if ref and n.endswith(ref)],
+            [n for n in names if ref and ref in n],
         ):
             if len(matches) == 1:
                 return (self.root / matches[0]).resolve()
             if matches:
                 some = ", ".join(sorted(matches)[:5])
-                raise NotFoundError(f"{ref}: {len(matches)} sessions have that name's beginning or end: {some}")
+                raise NotFoundError(f"{ref}: {len(matches)} sessions have that in their name: {some}")
         newest = max(names, default="")
         hint = f"; the newest is {newest}" if newest else "; there is none yet"
         raise NotFoundError(f"{ref}: no such session in {self.root}{hint}")
