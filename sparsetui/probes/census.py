@@ -77,7 +77,7 @@ class Owners:
 class Constant:
     """What the census knows of one constant operand."""
 
-    __slots__ = ("name", "tensor", "derived", "zeros", "version")
+    __slots__ = ("derived", "name", "tensor", "version", "zeros")
 
     def __init__(self, name: str, tensor: torch.Tensor, derived: str) -> None:
         self.name, self.tensor, self.derived = name, tensor, derived
@@ -214,7 +214,9 @@ class CensusMode(TorchDispatchMode):
             at = next((s for s, lay in enumerate(sides) if lay in tensors.SPARSE), None)
             row["sparse_at"], row["path"] = at, optable.path(name, fam, sides, at)
             row["sides"] = [dict(row["operands"][i], strides=_strides(ins[i])) if i < 4 else {} for i in pair]
-            weight_at = at if at is not None else next((s for s, i in enumerate(pair) if _weighty(ins[i], consts[i])), None)
+            weight_at = (
+                at if at is not None else next((s for s, i in enumerate(pair) if _weighty(ins[i], consts[i])), None)
+            )
             if weight_at is not None:
                 row["weight_at"] = weight_at
                 row["weight"] = self._weight(ins[pair[weight_at]], consts[pair[weight_at]])
@@ -252,7 +254,11 @@ def eligible(t: torch.Tensor, zeros: float) -> bool:
 
 
 def _weighty(t: torch.Tensor, c: Optional[Constant]) -> bool:
-    return c is not None and t.dim() >= 2 and (t.is_floating_point() or t.is_complex() or t.dtype in (torch.int8, torch.uint8))
+    return (
+        c is not None
+        and t.dim() >= 2
+        and (t.is_floating_point() or t.is_complex() or t.dtype in (torch.int8, torch.uint8))
+    )
 
 
 def _strides(t: torch.Tensor) -> List[int]:

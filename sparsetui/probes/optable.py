@@ -39,7 +39,17 @@ COPIES = {"copy_", "_to_copy", "clone", "contiguous", "to", "copy", "_copy_from"
 ALLOCS = {"empty", "empty_like", "empty_strided", "zeros", "zeros_like", "ones", "ones_like", "full", "full_like",
           "new_empty", "new_zeros", "new_full", "new_ones", "arange", "scalar_tensor", "resize_", "eye", "linspace",
           "lift_fresh", "new_empty_strided", "zero_", "fill_"}  # fmt: skip
-RANDOM_MARKS = ("rand", "bernoulli", "normal", "dropout", "multinomial", "poisson", "exponential_", "uniform_", "random_")
+RANDOM_MARKS = (
+    "rand",
+    "bernoulli",
+    "normal",
+    "dropout",
+    "multinomial",
+    "poisson",
+    "exponential_",
+    "uniform_",
+    "random_",
+)
 VIEWS = {"view", "_unsafe_view", "t", "transpose", "permute", "expand", "unsqueeze", "squeeze", "slice", "select",
          "as_strided", "detach", "alias", "reshape", "_reshape_alias", "unbind", "split", "chunk", "narrow", "values",
          "_values", "indices", "_indices", "crow_indices", "col_indices", "ccol_indices", "row_indices", "view_as_real",

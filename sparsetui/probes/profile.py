@@ -53,7 +53,9 @@ def summarise(events: List[Any], steps: int) -> Dict[str, Any]:
         top = above[-1] if above else ""
         backward = any("Backward" in p for p in _all_above(e))
         k = (e.name, top, backward)
-        r = rows.setdefault(k, {"op": e.name, "within": top, "backward": backward, "calls": 0, "self_ms": 0.0, "total_ms": 0.0})
+        r = rows.setdefault(
+            k, {"op": e.name, "within": top, "backward": backward, "calls": 0, "self_ms": 0.0, "total_ms": 0.0}
+        )
         r["calls"] += 1
         r["self_ms"] += e.self_cpu_time_total / 1e3
         r["total_ms"] += e.cpu_time_total / 1e3
@@ -70,7 +72,9 @@ def summarise(events: List[Any], steps: int) -> Dict[str, Any]:
                 h["total_ms"] += e.cpu_time_total / 1e3
             elif e.name == "aten::_to_copy":
                 shape = tuple(e.input_shapes[0]) if e.input_shapes and e.input_shapes[0] else ()
-                c = copies.setdefault((product, shape), {"product": product, "shape": list(shape), "calls": 0, "total_ms": 0.0})
+                c = copies.setdefault(
+                    (product, shape), {"product": product, "shape": list(shape), "calls": 0, "total_ms": 0.0}
+                )
                 c["calls"] += 1
                 c["total_ms"] += e.cpu_time_total / 1e3
     table = sorted(rows.values(), key=lambda r: -r["self_ms"])

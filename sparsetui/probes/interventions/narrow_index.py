@@ -13,7 +13,11 @@ from .products import Twin, fits_int32, rewrites
 
 
 def _make(w: torch.Tensor, side: int) -> Optional[Twin]:
-    if tensors.layout(w) in ("csr", "csc", "bsr", "bsc") and tensors.parts(w)["plain"].dtype == torch.int64 and fits_int32(w):
+    if (
+        tensors.layout(w) in ("csr", "csc", "bsr", "bsc")
+        and tensors.parts(w)["plain"].dtype == torch.int64
+        and fits_int32(w)
+    ):
         return Twin(tensors.with_index(w, torch.int32))
     return None
 

@@ -1,0 +1,140 @@
+"""The case: everything that the passes saw of one investigation, as the mechanisms read it.
+
+Payloads of passes are the plain dictionaries that the probes returned; the accessors here are the only place that knows
+their keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sparsetui.diagnosis.stats import Closure, Comparison, TailComparison
+from sparsetui.diagnosis.stats.closures import Question
+from sparsetui.evidence.records import Lock, Number, TimeTable
+
+Payload = Mapping[str, Any]
+SPARSE_LAYOUTS = frozenset({"coo", "csr", "csc", "bsr", "bsc"})
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What the release claims; ``None`` where it claims nothing."""
+
+    sparsity: float | None = None
+    layout: str | None = None
+    pattern: tuple[int, int] | None = None
+    targets: tuple[str, ...] = ()
+    speedup: float | None = None
+    max_drift: float | None = None
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One intervention as it was tried: its closure, its check against the unmodified outputs, and on which variant."""
+
+    intervention: str
+    closure: Closure | None
+    check: Payload = field(default_factory=dict)
+    evidence: tuple[str, ...] = ()
+    failed: str = ""  # why it could not be measured
+
+    @property
+    def valid(self) -> bool:
+        """It touched something, and the outputs stayed equal within the dtype's tolerance."""
+        return bool(self.check.get("applied")) and bool(self.check.get("equal")) and self.closure is not None
+
+
+@dataclass(frozen=True)
+class Case:
+    """All evidence of an investigation. ``evidence_ids`` maps (probe, variant) to the evidence's id."""
+
+    declared: Declared = Declared()
+    change: frozenset[str] = frozenset()
+    comparison: Comparison | None = None
+    tails: TailComparison | None = None
+    lock: Lock | None = None
+    inventory: Mapping[str, Payload] = field(default_factory=dict)
+    census: Mapping[str, Payload] = field(default_factory=dict)
+    profile: Mapping[str, Payload] = field(default_factory=dict)
+    native: Mapping[str, TimeTable] = field(default_factory=dict)
+    build: Mapping[str, Payload] = field(default_factory=dict)
+    settle: Mapping[str, Payload] = field(default_factory=dict)
+    growth: Mapping[str, Payload] = field(default_factory=dict)
+    extra: Mapping[tuple[str, str], Payload] = field(default_factory=dict)  # (probe, variant) of further probes
+    trials: Mapping[tuple[str, str], Trial] = field(default_factory=dict)  # (intervention, variant)
+    drift: Number | None = None
+    drift_metric: str = ""
+    outputs: Mapping[str, Payload] = field(default_factory=dict)
+    quality: Mapping[str, Payload] = field(default_factory=dict)
+    evidence_ids: Mapping[tuple[str, str], str] = field(default_factory=dict)
+
+    @property
+    def question(self) -> Question:
+        return "missing-speedup" if self.declared.speedup is not None else "regression"
+
+    @property
+    def ideal_ratio(self) -> float | None:
+        """The ideal failing/comparator ratio: 1 / declared speed-up."""
+        return 1.0 / self.declared.speedup if self.declared.speedup else None
+
+    def ids(self, *keys: tuple[str, str]) -> tuple[str, ...]:
+        return tuple(self.evidence_ids[k] for k in keys if k in self.evidence_ids)
+
+    # -- census ------------------------------------------------------------------------------------------------
+
+    def rows(self, variant: str) -> list[Payload]:
+        return list(self.census.get(variant, {}).get("rows", ()))
+
+    def steps(self, variant: str) -> int:
+        return max(1, int(self.census.get(variant, {}).get("steps", 1)))
+
+    def row_ms(self, row: Payload, variant: str) -> float:
+        """Milliseconds a step that the census saw in this row's op calls."""
+        return float(row["ns"]) / self.steps(variant) / 1e6
+
+    def calls(self, row: Payload, variant: str) -> float:
+        return float(row["calls"]) / self.steps(variant)
+
+    def op_ms(self, variant: str) -> float:
+        """Milliseconds a step in all ops, as the census timed them."""
+        return sum(self.row_ms(r, variant) for r in self.rows(variant))
+
+    def products(self, variant: str) -> list[Payload]:
+        """Rows of products, convolutions and recurrent cells that have a constant or sparse operand."""
+        return [r for r in self.rows(variant) if r.get("weight")]
+
+    def share_of_step(self, ms: float, variant: str) -> float:
+        """``ms`` against the step's own, unwatched time where known, else against the time in ops."""
+        plain = float(self.census.get(variant, {}).get("observer", {}).get("plain_ms", 0.0))
+        whole = max(plain, self.op_ms(variant))
+        return ms / whole if whole > 0 else 0.0
+
+    # -- inventory ---------------------------------------------------------------------------------------------
+
+    def tensors(self, variant: str) -> list[Payload]:
+        return list(self.inventory.get(variant, {}).get("tensors", ()))
+
+    def sparse_tensors(self, variant: str) -> list[Payload]:
+        return [t for t in self.tensors(variant) if t.get("layout") in SPARSE_LAYOUTS]
+
+    def weights(self, variant: str) -> Iterator[tuple[str, float, Payload]]:
+        """``(name, zero fraction, tensor)`` of each weight, as the products use it.
+
+        A weight that is masked on the fly counts with the zeros of its masked form, which the census saw.
+        """
+        derived: dict[str, float] = {}
+        used: set[str] = set()
+        for r in self.products(variant):
+            w = r["weight"]
+            if w["name"]:
+                used.add(w["name"])
+                derived[w["name"]] = max(derived.get(w["name"], 0.0), float(w["zeros"]))
+        for t in self.tensors(variant):
+            if len(t.get("shape", ())) < 2 or "zeros" not in t or t.get("dtype") == "bool":
+                continue
+            name = str(t["name"])
+            if used and name not in used:
+                continue
+            yield name, max(float(t["zeros"]), derived.get(name, 0.0)), t

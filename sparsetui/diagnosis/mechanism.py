@@ -1,0 +1,61 @@
+"""What a mechanism is: the question it answers, what would make it a suspect, and who owns its fix.
+
+A mechanism is one :class:`Mechanism` in a module under ``mechanisms/``; the catalogue finds it there. Adding one is adding
+an entry to its stage's file, or a new file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from sparsetui.diagnosis.case import Case
+from sparsetui.evidence.records import Number, Place
+from sparsetui.flow import OWNERS
+
+
+@dataclass(frozen=True)
+class Suspicion:
+    """A mechanism is present, and this is what shows it.
+
+    ``figure`` is the deciding observable. ``broken`` names a claim or an invariant that is violated: that is material with no
+    slowdown at all. ``passes`` are the (probe, variant) that agree. ``ms`` is what is at stake in a step of the variant.
+    """
+
+    summary: str
+    where: tuple[Place, ...] = ()
+    figure: Number | None = None
+    passes: tuple[tuple[str, str], ...] = ()
+    broken: str = ""
+    ms: float = 0.0
+    share: float = 0.0  # ms over the step
+    intervention: str | None = None  # overrides the mechanism's own
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """One entry of the catalogue. ``suspect(case, variant)`` returns a :class:`Suspicion` or None if it is not present.
+
+    ``intervention`` names what removes it live (``probes/interventions``). ``rivals`` are interventions that must not do
+    better: a mechanism that says "nothing earlier is wrong" is void where one of them closes as much.
+    """
+
+    id: str
+    owner: str
+    question: str
+    fix: str
+    boundary: str
+    rollback: str
+    closes: str
+    suspect: Callable[[Case, str], Suspicion | None]
+    intervention: str | None = None
+    rivals: tuple[str, ...] = field(default=())
+    needs: tuple[str, ...] = field(default=())  # extra probes (verbs) it wants before it can decide
+
+    @property
+    def stage(self) -> str:
+        return self.id.partition(".")[0]
+
+    @property
+    def role(self) -> str:
+        return OWNERS[self.owner]

@@ -1,0 +1,78 @@
+"""What the mechanism files share: places, figures and the classification of constant work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sparsetui.diagnosis.case import Case, Payload
+from sparsetui.evidence.records import Number, Place
+
+
+def place(row: Payload) -> Place:
+    """The owning module, or where the user's code called the op."""
+    return Place(module=str(row.get("module") or row.get("place") or ""), op=str(row["op"]))
+
+
+def places(rows: Iterable[Payload]) -> tuple[Place, ...]:
+    seen: dict[Place, None] = {}
+    for r in rows:
+        seen.setdefault(place(r), None)
+    return tuple(seen)[:12]
+
+
+def count(value: float, unit: str, n: int | None = None) -> Number:
+    return Number(value=value, unit=unit, n=n, quality="measured")
+
+
+def tensor_places(names: Iterable[str]) -> tuple[Place, ...]:
+    return tuple(Place(module=n.rpartition(".")[0] or n, op=n.rpartition(".")[2]) for n in names)[:12]
+
+
+def total_ms(case: Case, rows: Iterable[Payload], variant: str) -> float:
+    return sum(case.row_ms(r, variant) for r in rows)
+
+
+def percent(x: float) -> str:
+    return f"{100 * x:.3g} %"
+
+
+def constant_work(case: Case, variant: str) -> list[Payload]:
+    """Rows of work that depends on constants only, so could have been done once (views cost nothing and are left out)."""
+    return [r for r in case.rows(variant) if r.get("constant") and r["family"] != "view"]
+
+
+def weight_size(case: Case, variant: str) -> int:
+    """The smallest number of entries of any product's constant operand: below it, constant work is not about weights."""
+    sizes = [_numel(r["weight"]["shape"]) for r in case.products(variant) if r["weight"]["const"]]
+    return min(sizes, default=0)
+
+
+def out_numel(row: Payload) -> int:
+    return max((_numel(o["shape"]) for o in row.get("outputs", ())), default=0)
+
+
+def in_numel(row: Payload) -> int:
+    return max((_numel(o["shape"]) for o in row.get("operands", ())), default=0)
+
+
+def _numel(shape: Iterable[int]) -> int:
+    n = 1
+    for s in shape:
+        n *= int(s)
+    return n
+
+
+def expands(row: Payload) -> bool:
+    """Whether an op's dense result takes more bytes than the constants it came from: decompression."""
+    origin = row.get("operands", ())
+    source = max((_bytes(o) for o in origin), default=0)
+    floats = [o for o in origin if o["dtype"].startswith(("float", "bfloat", "complex")) and _numel(o["shape"]) > 1]
+    return int(row.get("out_bytes", 0)) > source and not any(_numel(o["shape"]) >= out_numel(row) for o in floats)
+
+
+_ITEM = {"float64": 8, "int64": 8, "complex64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int16": 2,
+         "complex128": 16}  # fmt: skip
+
+
+def _bytes(operand: Payload) -> int:
+    return _numel(operand["shape"]) * _ITEM.get(str(operand["dtype"]), 1)

@@ -1,0 +1,104 @@
+"""Kernel selection: which kernel really ran?"""
+
+from __future__ import annotations
+
+from sparsetui.diagnosis.case import Case, Payload
+from sparsetui.diagnosis.mechanism import Mechanism, Suspicion
+from sparsetui.diagnosis.mechanisms._common import count, percent, places, total_ms
+
+
+def _sides(row: Payload) -> tuple[str, str]:
+    sides = row.get("sides") or [{}, {}]
+    return str(sides[0].get("layout", "")), str(sides[-1].get("layout", ""))
+
+
+def _wrong_orientation(case: Case, variant: str) -> Suspicion | None:
+    rows = [r for r in case.products(variant) if r.get("sparse_at") == 1 and _sides(r)[1] in ("csc", "bsc")]
+    if not rows:
+        return None
+    ms = total_ms(case, rows, variant)
+    share = case.share_of_step(ms, variant)
+    table = case.native.get(variant)
+    seen = table is not None and any(p.path == "sparse-csr-rhs" for p in table.paths)
+    return Suspicion(
+        summary=f"{len(rows)} products take the sparse weight as their right operand ({_sides(rows[0])[1].upper()}): "
+        f"{percent(share)} of the step runs on that side's kernel",
+        where=places(rows),
+        figure=count(share, "share of the step"),
+        passes=(("census", variant), ("native", variant)) if seen else (("census", variant), ("profile", variant)),
+        ms=ms,
+        share=share,
+    )
+
+
+def _generic(case: Case, variant: str) -> Suspicion | None:
+    rows = [
+        r
+        for r in case.products(variant)
+        if r["path"] == "sparse-coo" or (r.get("sparse_at") is not None and _batched(r))
+    ]
+    if not rows:
+        return None
+    ms = total_ms(case, rows, variant)
+    share = case.share_of_step(ms, variant)
+    return Suspicion(
+        summary=f"{len(rows)} products run a generic loop ({', '.join(sorted({_sides(r)[r['sparse_at']] for r in rows}))}): "
+        f"{percent(share)} of the step",
+        where=places(rows),
+        figure=count(share, "share of the step"),
+        passes=(("census", variant), ("profile", variant)),
+        ms=ms,
+        share=share,
+    )
+
+
+def _batched(row: Payload) -> bool:
+    return len(row["weight"]["shape"]) > 2
+
+
+def _below_crossover(case: Case, variant: str) -> Suspicion | None:
+    rows = [
+        r for r in case.products(variant) if r["path"] in ("sparse-csr", "sparse-bsr", "sparse-nm") and not _batched(r)
+    ]
+    if not rows:
+        return None
+    ms = total_ms(case, rows, variant)
+    share = case.share_of_step(ms, variant)
+    zeros = sum(float(r["weight"]["zeros"]) for r in rows) / len(rows)
+    return Suspicion(
+        summary=f"{len(rows)} sparse products at {percent(zeros)} zeros run on the right kernel and side",
+        where=places(rows),
+        figure=count(zeros, "zero fraction"),
+        passes=(("census", variant), ("inventory", variant)),
+        ms=ms,
+        share=share,
+    )
+
+
+MECHANISMS = [
+    Mechanism(
+        id="kernel.wrong-orientation", owner="KL", suspect=_wrong_orientation, intervention="swap-sides",
+        question="Does the sparse operand stand on the side that has the fast kernel?",
+        fix="multiply with the sparse weight on the left: (W @ x.T).T instead of F.linear(x, W) or x @ W.T",
+        boundary="the named products; results stay within rounding",
+        rollback="restore the former product",
+        closes="the sparse operand is the left one and the native symbol is the row-major kernel's",
+    ),
+    Mechanism(
+        id="kernel.generic", owner="KL", suspect=_generic, intervention="coo-to-csr",
+        question="Does a vendor kernel run, or a generic loop?",
+        fix="convert the operand to CSR once at load, and unbatch batched sparse products",
+        boundary="the storage of the named weights; results stay within rounding",
+        rollback="restore the former layout",
+        closes="the products take the sparse-csr path",
+    ),
+    Mechanism(
+        id="kernel.below-crossover", owner="ML", suspect=_below_crossover, intervention="dense-twin",
+        rivals=("narrow-index", "swap-sides", "coo-to-csr", "cache-conversion", "drop-zeros"),
+        question="Is the operand sparse enough, and the input wide enough, for the sparse kernel to win?",
+        fix="keep these weights dense, prune further, or use structured sparsity where the device has kernels for it",
+        boundary="the storage of the named weights; results stay within rounding",
+        rollback="restore the sparse weights",
+        closes="each weight is stored in the format that measures fastest at its density and width",
+    ),
+]  # fmt: skip
