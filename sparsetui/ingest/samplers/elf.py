@@ -10,6 +10,7 @@ import bisect
 import ctypes
 import mmap
 import os
+import platform
 import re
 import struct
 from functools import lru_cache
@@ -75,6 +76,10 @@ class Functions:
     def __len__(self) -> int:
         return len(self._starts)
 
+    def bytes_before(self, offset: int, n: int) -> bytes:
+        """The ``n`` bytes of code that end at a file offset."""
+        return self._file[max(0, offset - n) : offset] if self._file is not None else b""
+
     def at(self, offset: int) -> str | None:
         """The (mangled) function at a file offset; ``None`` between functions and in a stripped file."""
         address = next(
@@ -107,6 +112,8 @@ class Symbols:
         self._regions: list[Region] = []
         self._starts: list[int] = []
         self._misses = 0
+        self.ranges: Any = np.zeros((2, 0), np.uint64)  # starts and ends of the code of files, ascending
+        self._returns: dict[int, tuple[str, str] | None] = {}
 
     def refresh(self) -> None:
         regions = []
@@ -123,6 +130,33 @@ class Symbols:
             return
         self._regions = regions
         self._starts = [r.start for r in regions]
+        files = [r for r in regions if r.path.startswith("/")]
+        self.ranges = np.array([[r.start for r in files], [r.end for r in files]], np.uint64).reshape(2, -1)
+        self._returns.clear()
+
+    def code_words(self, stack: bytes, most: int = 160) -> tuple[int, ...]:
+        """The words of a piece of stack that point into code, from the innermost; stale ones are among them."""
+        words = np.frombuffer(stack[: len(stack) & ~7], "<u8")
+        starts, ends = self.ranges
+        if not len(starts) or not len(words):
+            return ()
+        i = np.searchsorted(starts, words, side="right") - 1
+        hit = (i >= 0) & (words < ends[np.maximum(i, 0)])
+        return tuple(int(w) for w in words[hit][:most])
+
+    def caller(self, address: int) -> tuple[str, str] | None:
+        """The function that ``address`` returns into; ``None`` unless the code before it is a call."""
+        if address not in self._returns:
+            if len(self._returns) > 200_000:
+                self._returns.clear()
+            region = self._find(address)
+            found = None
+            if region is not None and region.path.startswith("/"):
+                code = self._table(region.path).bytes_before(address - region.start + region.offset, 7)
+                if _ends_in_call(code):
+                    found = self.name(address - 1)
+            self._returns[address] = found
+        return self._returns[address]
 
     def name(self, address: int) -> tuple[str, str]:
         """(symbol, base name of the shared object) at ``address``; a bare ``0x…`` when no table names it."""
@@ -153,6 +187,22 @@ class Symbols:
             shared = candidate if candidate == path or not _same(path, s) else os.path.realpath(path)
             return _functions(shared, s.st_ino, s.st_mtime_ns)
         return _functions("", 0, 0)
+
+
+_ARM = platform.machine() == "aarch64"
+
+
+def _ends_in_call(code: bytes) -> bool:
+    """Whether machine code ends in a call: x86-64's E8 rel32 and FF /2, AArch64's BL and BLR."""
+    if len(code) < 7:
+        return False
+    if _ARM:
+        word = int.from_bytes(code[-4:], "little")
+        return word >> 26 == 0x25 or word & 0xFFFFFC1F == 0xD63F0000
+    if code[-5] == 0xE8:
+        return True
+    # FF /2 with register, memory, disp8 (with or without SIB) and disp32 operands
+    return any(code[-n] == 0xFF and code[-n + 1] >> 3 & 7 == 2 for n in (2, 3, 4, 6, 7))
 
 
 def _same(path: str, s: os.stat_result) -> bool:

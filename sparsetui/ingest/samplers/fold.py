@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import sysconfig
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -19,9 +20,10 @@ from sparsetui.evidence.kernels import Catalogue
 from sparsetui.evidence.records import Missing, Number, PathShare, Sampler, TimeTable
 from sparsetui.ingest.samplers.base import Frame, Stack
 
-# What the leaf alone settles, whoever called it.
 _PRODUCTS = frozenset({"sparse-csr", "sparse-csr-rhs", "sparse-csc", "sparse-coo", "sparse-bsr", "sparse-nm"})
-_SETTLED = _PRODUCTS | {"dense", "attention", "conv", "collective", "barrier", "wait", "conversion"}
+# BLAS's vector routines: the inner loop of a product that ATen wrote itself, or a copy
+_VECTOR_ROUTINE = re.compile(r"cpublas_(axpy|copy)|cpublas::(axpy|copy)")
+_VECTOR = "vector"
 # Helpers: what they cost belongs to the conversion or the sort that called them.
 _HELPERS = frozenset({"copy", "alloc", "elementwise", "sort", "other"})
 
@@ -61,7 +63,12 @@ def _path(frames: Sequence[Frame]) -> tuple[str, str]:
     for frame in reversed(frames):
         if frame.python:
             break
-        native.append((classify(frame.symbol, frame.module), frame.symbol))
+        path = classify(frame.symbol, frame.module)
+        if path == "dense" and _VECTOR_ROUTINE.search(frame.symbol):
+            path = _VECTOR
+        native.append((path, frame.symbol))
+    if native[0][1] == "[kernel]" and len(native) > 1:
+        native = native[1:]  # the kernel works for the function that called it: page faults of a memset, a read
     first = next((i for i, (p, _) in enumerate(native) if p != "unknown"), None)
     if first is None:
         return "unknown", leaf.symbol
@@ -69,25 +76,24 @@ def _path(frames: Sequence[Frame]) -> tuple[str, str]:
     above = native[first + 1 :]
     if path == "dense":
         # a convolution or an attention that calls GEMM is named by what it computes
-        for p, s in above:
-            if p in ("conv", "attention"):
-                return p, s
+        return next(((p, s) for p, s in above if p in ("conv", "attention")), (path, symbol))
+    if path not in _HELPERS and path != _VECTOR:
         return path, symbol
-    if path in _SETTLED:
-        return path, symbol
-    if path in _HELPERS:
-        for p, s in above:
-            if p == "conversion":
+    sorting: tuple[str, str] | None = None
+    for p, s in above:
+        if p == "conversion":
+            return p, s
+        if p == "sort":
+            sorting = sorting or (p, s)
+        elif p in _PRODUCTS or p in ("dense", "attention", "conv"):
+            if path in ("other", _VECTOR):
                 return p, s
-        for p, s in above:
-            if p == "sort":
-                return p, s
-        if path == "other":
-            for p, s in above:
-                if p not in ("other", "unknown", "python"):
-                    return p, s
-        return path, symbol
-    return path, symbol
+            break
+    if sorting:
+        return sorting
+    if path == "other":
+        return next(((p, s) for p, s in above if p in _HELPERS and p != "other"), (path, symbol))
+    return ("elementwise" if path == _VECTOR else path), symbol
 
 
 @lru_cache(maxsize=4096)
