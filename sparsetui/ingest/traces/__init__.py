@@ -1,0 +1,8 @@
+"""Profiler traces: read in bounded memory, salvaged where broken, and turned into tables by path."""
+
+from __future__ import annotations
+
+from sparsetui.ingest.traces.compare import compare
+from sparsetui.ingest.traces.inspect import inspect, spread
+
+__all__ = ["compare", "inspect", "spread"]

@@ -1,0 +1,239 @@
+"""The events that take time, as columns: a few dozen bytes an event, so that millions fit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sparsetui.ingest.traces.events import Event
+
+OP, RUNTIME, PYTHON, KERNEL, COPY, MARK, OTHER = range(7)
+HOST = (OP, RUNTIME, PYTHON)
+DEVICE = (KERNEL, COPY)
+
+_KINDS = {
+    "cpu_op": OP, "operator": OP, "cpu_instant_event": OTHER,
+    "cuda_runtime": RUNTIME, "runtime": RUNTIME, "cuda_driver": RUNTIME, "privateuse1_runtime": RUNTIME,
+    "xpu_runtime": RUNTIME, "mtia_runtime": RUNTIME, "privateuse1_driver": RUNTIME, "glow_runtime": RUNTIME,
+    "python_function": PYTHON, "user_annotation": MARK,
+    "kernel": KERNEL, "concurrent_kernel": KERNEL,
+    "gpu_memcpy": COPY, "memcpy": COPY, "gpu_memset": COPY, "memset": COPY,
+}  # fmt: skip
+CATEGORIES = frozenset(_KINDS) | {"ac2g", "async", "fwdbwd", "gpu_user_annotation", "trace", "cuda_sync", "overhead"}
+
+# Products whose operands are worth reading, and the accessor that shows blocks.
+_SHAPED = frozenset(
+    f"aten::{op}"
+    for op in (
+        "mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "matmul", "linear", "_sparse_mm", "_sparse_addmm",
+        "_addmm_activation", "alias",
+    )
+)  # fmt: skip
+MAX_EVENTS = 12_000_000
+MAX_NAMES = 60_000
+_FURTHER = "(further names)"
+_ROW = attrgetter("cat", "name", "pid", "tid", "ts", "dur")
+
+
+class _Ids(dict[Any, int]):
+    """Numbers for things in order of appearance; ``seen`` is told of each new one."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self.limit = limit
+
+    def __missing__(self, key: Any) -> int:
+        number = min(len(self), self.limit)
+        self[key] = number
+        return number
+
+
+class _Names(dict[Any, int]):
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+
+    def __missing__(self, name: Any) -> int:
+        if len(self.texts) >= MAX_NAMES:
+            return self._further()
+        self.texts.append(name[:4096] if isinstance(name, str) else str(name)[:200])
+        number = self[name] = len(self.texts) - 1
+        return number
+
+    def _further(self) -> int:
+        number = dict.get(self, _FURTHER)
+        if number is None:
+            self.texts.append(_FURTHER)
+            number = self[_FURTHER] = len(self.texts) - 1
+        return number
+
+
+class _Kinds(dict[Any, int]):
+    def __missing__(self, cat: Any) -> int:
+        kind = _KINDS.get(cat.lower(), OTHER) if isinstance(cat, str) else (-1 if cat is None else OTHER)
+        if kind == OTHER and cat == "":
+            kind = -1
+        if len(self) < 10_000:
+            self[cat] = kind
+        return kind
+
+
+@dataclass
+class Columns:
+    """Complete events of one trace.
+
+    Arrays of equal length: ``kind`` (int8), ``name`` and ``lane`` (int32: indices into ``names`` and ``lanes``), ``ts``
+    and ``dur`` (float64, µs), ``corr`` (int64, 0 for none), ``occupancy`` (float32, NaN for none), ``shape`` (int32 index
+    into ``shapes``, -1 for none). A lane is a thread of the host or a stream of a device.
+    """
+
+    kind: npt.NDArray[np.int8]
+    name: npt.NDArray[np.int32]
+    lane: npt.NDArray[np.int32]
+    ts: npt.NDArray[np.float64]
+    dur: npt.NDArray[np.float64]
+    corr: npt.NDArray[np.int64]
+    occupancy: npt.NDArray[np.float32]
+    shape: npt.NDArray[np.int32]
+    names: list[str]
+    lanes: list[tuple[str, str]]
+    shapes: list[tuple[bytes, bytes]]
+    incomplete: int
+    beyond: int
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+
+@dataclass
+class Builder:
+    """Collects events into :class:`Columns`; what lacks a time or a name is counted, not kept."""
+
+    incomplete: int = 0
+    beyond: int = 0
+    kept: int = 0
+    _kinds: _Kinds = field(default_factory=_Kinds)
+    _names: _Names = field(default_factory=_Names)
+    _lanes: _Ids = field(default_factory=lambda: _Ids(1_000_000))
+    _shapes: _Ids = field(default_factory=lambda: _Ids(100_000))
+    _parts: list[tuple[npt.NDArray[Any], ...]] = field(default_factory=list)
+
+    def add(self, events: Iterable[Event]) -> None:
+        timed = [e for e in events if e.ph == "X"]
+        if not timed:
+            return
+        if self.kept >= MAX_EVENTS:
+            self.beyond += len(timed)
+            return
+        try:
+            self._add(timed)
+        except (TypeError, ValueError, OverflowError):
+            checked = [c for e in timed if (c := _checked(e)) is not None]
+            self.incomplete += len(timed) - len(checked)
+            if checked:
+                self._add(checked)
+
+    def _add(self, timed: list[Event]) -> None:
+        cats, names, pids, tids, starts, durations = zip(*map(_ROW, timed), strict=True)
+        kind = _column(map(self._kinds.__getitem__, cats), len(timed), np.int8)
+        if (kind == -1).any():
+            for i in np.flatnonzero(kind == -1).tolist():
+                kind[i] = _guess(timed[i])
+        ts, dur = np.array(starts, np.float64), np.array(durations, np.float64)
+        if None in names or not (np.isfinite(ts).all() and np.isfinite(dur).all() and (dur >= 0).all()):
+            raise ValueError
+        keep = kind != OTHER
+        lanes = _column(map(self._lanes.__getitem__, zip(pids, tids, strict=True)), len(timed), np.int32)
+        name = _column(map(self._names.__getitem__, names), len(timed), np.int32)
+        corr = np.zeros(len(timed), np.int64)
+        occupancy = np.full(len(timed), np.nan, np.float32)
+        shape = np.full(len(timed), -1, np.int32)
+        for i in np.flatnonzero((kind == RUNTIME) | (kind == KERNEL) | (kind == COPY)).tolist():
+            args = timed[i].args
+            if args is not None:
+                c = args.correlation
+                if type(c) is int and 0 < c < 1 << 62:
+                    corr[i] = c
+                if args.occupancy is not None:
+                    occupancy[i] = _share(args.occupancy)
+        for i in np.flatnonzero(kind == OP).tolist():
+            if names[i] in _SHAPED and (args := timed[i].args) is not None and args.dims is not None:
+                key = (bytes(args.dims)[:400], bytes(args.strides)[:400] if args.strides is not None else b"")
+                shape[i] = self._shapes[key]
+        columns = (kind, name, lanes, ts, dur, corr, occupancy, shape)
+        if not keep.all():
+            columns = tuple(c[keep] for c in columns)  # type: ignore[assignment]
+        self._parts.append(columns)
+        self.kept += len(columns[0])
+
+    def done(self) -> Columns:
+        types = (np.int8, np.int32, np.int32, np.float64, np.float64, np.int64, np.float32, np.int32)
+        columns = [
+            np.concatenate([p[i] for p in self._parts]) if self._parts else np.zeros(0, t) for i, t in enumerate(types)
+        ]
+        self._parts.clear()
+        return Columns(
+            *columns,
+            names=self._names.texts,
+            lanes=[(_word(p), _word(t)) for p, t in self._lanes],
+            shapes=list(self._shapes),
+            incomplete=self.incomplete,
+            beyond=self.beyond,
+        )
+
+
+def _column(values: Iterable[Any], n: int, type_: Any) -> npt.NDArray[Any]:
+    return np.fromiter(values, type_, n)
+
+
+def _word(value: Any) -> str:
+    return str(value)[:80]
+
+
+def _share(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) and 0 <= value <= 100 else math.nan
+
+
+def _checked(e: Event) -> Event | None:
+    """The event with its fields in order, or None if it lacks what it takes to be one."""
+    ts, dur = _time(e.ts), _time(e.dur)
+    if ts is None or dur is None or dur < 0 or not isinstance(e.name, str):
+        return None
+    cat = e.cat if isinstance(e.cat, str) else None
+    return Event(e.ph, cat, e.name, _plain(e.pid), _plain(e.tid), ts, dur, e.args)
+
+
+def _time(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) and abs(number) < 1e18 else None
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, int | float | str) else str(value)[:80]
+
+
+def _guess(e: Event) -> int:
+    """The kind of an event without a category, as old profilers wrote them."""
+    pid = str(e.pid)
+    if pid == "CPU functions":
+        return OP
+    if pid == "CUDA functions":
+        return KERNEL
+    name = str(e.name)
+    if name.startswith(("aten::", "prim::", "torch::", "autograd::")):
+        return OP
+    return OTHER
+
+
+Listener = Callable[[int], None]

@@ -1,0 +1,285 @@
+"""Events of a trace file in batches, of whatever size the file is: fast where it is sound, patient where it is not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from sparsetui.ingest.traces.salvage import Walk, utf8, walk
+from sparsetui.ingest.traces.source import BadInputError, Progress, Source
+
+_HEAD = 32 << 20  # everything before the first event must fit in this
+_TAIL = 1 << 20
+_LONGEST_BLOCK = 64 << 20
+_ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
+_RANK = re.compile(rb"""["']rank["']\s*:\s*(\d{1,9})""")
+_WORLD = re.compile(rb"""["']world_size["']\s*:\s*(\d{1,9})""")
+_DEVICE = re.compile(rb"""\\?["']name\\?["']\s*:\s*\\?["']([^"'\\]{1,80})\\?["']""")
+_VERSION = re.compile(
+    rb'"(schemaVersion|cuda_driver_version|hip_driver_version|record_shapes|with_stack)"\s*:\s*(\d{1,9})'
+)
+
+
+class Args(msgspec.Struct):
+    """The few arguments that anything is read from. The types are checked later: a wrong one must not cost the rest."""
+
+    correlation: Any = None
+    stream: Any = None
+    device: Any = None
+    occupancy: Any = msgspec.field(name="est. achieved occupancy %", default=None)
+    dims: msgspec.Raw | None = msgspec.field(name="Input Dims", default=None)
+    strides: msgspec.Raw | None = msgspec.field(name="Input Strides", default=None)
+
+
+class Event(msgspec.Struct):
+    """One event of the Chrome trace format; ``ts`` and ``dur`` in microseconds."""
+
+    ph: Any = None
+    cat: Any = None
+    name: Any = None
+    pid: Any = None
+    tid: Any = None
+    ts: Any = None
+    dur: Any = None
+    args: Args | None = None
+
+
+@dataclass
+class Reading:
+    """What became of a file while it was read."""
+
+    path: Path
+    events: int = 0
+    repaired: int = 0
+    lost: int = 0
+    cut: str | None = None  # why reading stopped early
+    cut_byte: int | None = None
+    cut_line: int | None = None
+    first_lost_byte: int | None = None
+    first_lost_line: int | None = None
+    last_good: str | None = None
+    rank: int | None = None
+    world_size: int | None = None
+    devices: list[str] = field(default_factory=list)
+    header: dict[str, int] = field(default_factory=dict)
+    bare_list: bool = False
+    encoding: str = "utf-8"
+
+    @property
+    def damaged(self) -> bool:
+        return bool(self.repaired or self.lost or self.cut)
+
+
+_EVENTS = msgspec.json.Decoder(list[Event])
+
+
+def read(path: Path, reading: Reading, progress: Progress | None = None) -> Iterator[list[Event]]:
+    """The events of ``path`` in batches, in file order; ``reading`` fills up meanwhile.
+
+    Raises :class:`BadInputError` when the file is no trace at all.
+    """
+    source = Source(path, progress)
+    yield from _Reader(source, reading).batches()
+    reading.encoding = source.encoding
+
+
+class _Reader:
+    def __init__(self, source: Source, reading: Reading) -> None:
+        self.source, self.out = source, reading
+        self.base = 0  # byte in the text at which the buffer begins
+        self.lines = 1  # the line on which it begins
+        self.separator = b""
+        self.sound = True
+
+    def batches(self) -> Iterator[list[Event]]:
+        chunks = self.source.chunks()
+        buffer = self._open(chunks)
+        ended = False
+        for chunk in chunks:
+            buffer += chunk
+            events, used, ended = self._take(buffer)
+            if events:
+                yield events
+            buffer = self._drop(buffer, used)
+            if ended:
+                break
+        if not ended:
+            events, used, ended = self._finish(buffer)
+            if events:
+                yield events
+            buffer = self._drop(buffer, used)
+        self._close(buffer, chunks, ended)
+
+    def _open(self, chunks: Iterator[bytes]) -> bytes:
+        """Read up to the first event; what is known of the run stands before it."""
+        buffer = b""
+        for chunk in chunks:
+            buffer += chunk
+            text = buffer.lstrip()
+            if text[:1] == b"[":
+                self.out.bare_list = True
+                return self._drop(buffer, len(buffer) - len(text) + 1)
+            found = _ARRAY.search(buffer)
+            if found:
+                self._about(buffer[: found.start()])
+                return self._drop(buffer, found.end())
+            if len(buffer) > _HEAD:
+                break
+            if text and text[:1] != b"{":
+                break
+        raise BadInputError(
+            f"{self.source.path}: no traceEvents in it; a PyTorch profiler (Chrome trace) JSON or a list of its events is accepted"
+        )
+
+    def _about(self, text: bytes) -> None:
+        out = self.out
+        if (m := _RANK.search(text)) and out.rank is None:
+            out.rank = int(m[1])
+        if (m := _WORLD.search(text)) and out.world_size is None:
+            out.world_size = int(m[1])
+        at = text.find(b"deviceProperties")
+        if at >= 0 and not out.devices:
+            out.devices = [d.decode("utf-8", "replace") for d in _DEVICE.findall(text[at : at + 65536])][:16]
+        for m in _VERSION.finditer(text):
+            out.header[m[1].decode()] = int(m[2])
+
+    def _take(self, buffer: bytes) -> tuple[list[Event], int, bool]:
+        """Events from a buffer to which more will come: (events, bytes used, the array was closed)."""
+        if self.sound:
+            at = self._boundary(buffer)
+            if at > 0:
+                events = _decode(b"".join((b"[", buffer[:at], b"]")))
+                if events is not None:
+                    self.out.events += len(events)
+                    return events, at, False
+        if len(buffer) < 64 << 10:  # too little to say anything
+            return [], 0, False
+        return self._walk(buffer, final=False)
+
+    def _boundary(self, buffer: bytes) -> int:
+        """Just behind the last event that surely ends in the buffer, or 0."""
+        if not self.separator:
+            self._learn(buffer)
+            if not self.separator:
+                return 0
+        at = buffer.rfind(self.separator)
+        return at + 1 if at >= 0 else 0
+
+    def _learn(self, buffer: bytes) -> None:
+        """What stands between two events in this file, e.g. ``},\\n  {\\n    "ph"``."""
+        text = buffer[: 1 << 18].decode("latin-1")
+        state, pieces = Walk(), []
+        for piece in walk(text, state, final=False):
+            pieces.append(piece)
+            if len(pieces) == 2:
+                break
+        if len(pieces) == 2 and all(p.value and not p.repaired for p in pieces):
+            first = re.match(r'\{\s*"\w+"', text[pieces[1].start :])
+            if first:
+                self.separator = text[pieces[0].end - 1 : pieces[1].start + first.end()].encode("latin-1")
+
+    def _finish(self, buffer: bytes) -> tuple[list[Event], int, bool]:
+        """The rest of the file: all but its end in one go, the end event by event."""
+        events: list[Event] = []
+        used = 0
+        if self.sound and len(buffer) > _TAIL:
+            at = self._boundary(buffer[:-_TAIL])
+            bulk = _decode(b"".join((b"[", buffer[:at], b"]"))) if at else None
+            if bulk is not None:
+                self.out.events += len(bulk)
+                events, used = bulk, at
+        kept = self.base, self.lines
+        more, further, ended = self._walk(self._drop(buffer, used), final=True)
+        self.base, self.lines = kept
+        return events + more, used + further, ended
+
+    def _walk(self, buffer: bytes, *, final: bool) -> tuple[list[Event], int, bool]:
+        out, state = self.out, Walk()
+        text = buffer.decode("latin-1")
+        events: list[Event] = []
+        for piece in walk(text, state, final=final):
+            out.events += piece.value is not None
+            if piece.value is not None:
+                events.append(_event(piece.value))
+                out.repaired += piece.repaired
+                continue
+            if final and piece.end >= len(text):
+                self._cut("the text ends inside an event", text, piece.start)
+                break
+            out.lost += 1
+            if out.first_lost_byte is None:
+                out.first_lost_byte = self.base + piece.start
+                out.first_lost_line = self.lines + text.count("\n", 0, piece.start)
+        if final and not state.ended and out.cut is None:
+            self._cut("the list of events is not closed", text, state.at)
+        if not final and state.at == 0 and len(text) > _LONGEST_BLOCK:
+            raise BadInputError(
+                f"{self.source.path}: byte {self.base}: an event longer than {_LONGEST_BLOCK >> 20} MiB is not accepted"
+            )
+        if events:
+            out.last_good = _told(events[-1])
+        return events, state.at, state.ended
+
+    def _cut(self, why: str, text: str, at: int) -> None:
+        out = self.out
+        out.cut, out.cut_byte = why, self.base + at
+        out.cut_line = self.lines + text.count("\n", 0, at)
+
+    def _close(self, rest: bytes, chunks: Iterator[bytes], ended: bool) -> None:
+        """What stands behind the events: the rank may, and so may the reason for an early end."""
+        for chunk in chunks:
+            if len(rest) < _TAIL:
+                rest += chunk
+        self._about(rest)
+        if self.source.cut and not ended:
+            self.out.cut = self.source.cut
+        elif self.source.cut:
+            self.out.cut, self.out.cut_byte = self.source.cut, self.base + len(rest)
+            self.out.cut_line = self.lines + rest.count(b"\n")
+
+    def _drop(self, buffer: bytes, used: int) -> bytes:
+        self.base += used
+        self.lines += buffer.count(b"\n", 0, used)
+        return buffer[used:]
+
+
+def _decode(text: bytes) -> list[Event] | None:
+    try:
+        return _EVENTS.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _event(value: dict[str, Any]) -> Event:
+    args = value.get("args")
+    made = None
+    if isinstance(args, dict):
+        dims, strides = args.get("Input Dims"), args.get("Input Strides")
+        made = Args(
+            args.get("correlation"),
+            args.get("stream"),
+            args.get("device"),
+            args.get("est. achieved occupancy %"),
+            _raw(dims),
+            _raw(strides),
+        )
+    keys = ("ph", "cat", "name", "pid", "tid", "ts", "dur")
+    return Event(*(utf8(v) if isinstance(v := value.get(k), str) else v for k in keys), made)
+
+
+def _raw(value: Any) -> msgspec.Raw | None:
+    if not isinstance(value, list):
+        return None
+    try:
+        return msgspec.Raw(msgspec.json.encode(value))
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return None
+
+
+def _told(event: Event) -> str:
+    return f"{str(event.name)[:80]} at {event.ts}"
