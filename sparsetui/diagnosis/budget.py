@@ -22,8 +22,9 @@ def regression_budget(
 ) -> RegressionBudget:
     """Split the gap by mechanism id, in ms of the failing step, in stage order.
 
-    Closures that did not help are left out. Mechanisms overlap: where the shares add up to more than the whole, a later
-    stage gets only what is left, and its line says so. ``ideal_ratio`` (1 / declared speed-up) defaults to the one the
+    Closures that did not help are left out. Mechanisms overlap: where they add up to more than the gap, a later stage
+    gets only what is left, and its line says so. Each line is what its intervention took off the failing step, so the
+    gap's own uncertainty falls on ``unexplained``, which is what is left of the gap. ``ideal_ratio`` (1 / declared speed-up) defaults to the one the
     closures were computed with. The last line is always ``unexplained``.
     """
     if ideal_ratio is None:
@@ -40,16 +41,21 @@ def regression_budget(
         effect = closed.effect
         if effect.value is None or effect.ci is None or effect.value <= 0.0:
             continue
-        full = effect.value * step
-        taken = min(full, left)
-        reason = None
-        if taken < full:
-            reason = f"closes {full:.3g} ms alone; earlier stages had already accounted for all but {left:.3g} ms"
-        half = (effect.ci[1] - effect.ci[0]) / 2.0 * step
-        lines.append(_line(mechanism, taken, half, gap.value, reason, effect.n))
+        alone, half = effect.value * step, (effect.ci[1] - effect.ci[0]) / 2.0 * step
+        taken, reason = alone, None
+        if lines and alone > left:
+            taken = max(left, 0.0)
+            half = math.sqrt(variance)
+            reason = (
+                f"closes {alone:.3g} ms alone; stages before it already account for all but {taken:.3g} ms of the gap"
+            )
+        elif alone - half > gap.value:
+            reason = "closes more than the gap: elsewhere the failing step gains on its target"
+        lines.append(_line(mechanism, taken, half, gap, reason, effect.n))
         left -= taken
-        variance += half**2
-    lines.append(_line(UNEXPLAINED, left, math.sqrt(variance), gap.value, None, comparison.rounds))
+        if taken == alone:
+            variance += half**2
+    lines.append(_line(UNEXPLAINED, left, math.sqrt(variance), gap, None, comparison.rounds))
     return RegressionBudget(question=question, gap_ms=gap, lines=tuple(lines))
 
 
@@ -75,9 +81,17 @@ def _variance(number: Number) -> float:
     return ((number.ci[1] - number.ci[0]) / 2.0) ** 2 if number.ci else 0.0
 
 
-def _line(mechanism: str, ms: float, half: float, gap: float, reason: str | None, n: int | None) -> BudgetLine:
+def _line(mechanism: str, ms: float, half: float, gap: Number, reason: str | None, n: int | None) -> BudgetLine:
+    """A line with its share; the share's interval adds the gap's own relative uncertainty to the line's."""
+    whole = float(gap.value or math.nan)
+    share = ms / whole
+    wide = (
+        math.hypot(half / whole, share * math.sqrt(_variance(gap)) / whole)
+        if mechanism != UNEXPLAINED
+        else half / whole
+    )
     return BudgetLine(
         mechanism=mechanism,
         ms=Number(value=ms, ci=(ms - half, ms + half), n=n, unit="ms", quality="derived", reason=reason),
-        share=Number(value=ms / gap, ci=((ms - half) / gap, (ms + half) / gap), n=n, quality="derived", reason=reason),
+        share=Number(value=share, ci=(share - wide, share + wide), n=n, quality="derived", reason=reason),
     )

@@ -10,16 +10,17 @@ import msgspec
 import numpy as np
 
 from sparsetui.diagnosis.stats.comparison import Comparison
-from sparsetui.diagnosis.stats.intervals import Location, robust_location
+from sparsetui.diagnosis.stats.intervals import WITHIN_DF, WITHIN_SD, Location, robust_location
 from sparsetui.diagnosis.stats.planning import FINAL_ALPHA
 from sparsetui.diagnosis.stats.rounds import ArmRound, Block, block_median, pair_adjacent, walsh_median
 from sparsetui.evidence.records import Number, unavailable
 
 Question = Literal["regression", "missing-speedup"]
 
-# Cycles inside one process agree to a fraction of a percent; this keeps two that agree by luck from passing for proof.
-PRIOR_SD = 0.005
-PRIOR_DF = 2.0
+# How far the same rewrite may come out differently in another process; only used to weigh few replicas.
+BETWEEN_SD = 0.005
+BETWEEN_DF = 4.0
+STRICT = 1.0 - FINAL_ALPHA
 
 
 class Closure(msgspec.Struct, frozen=True):
@@ -41,7 +42,7 @@ class Closure(msgspec.Struct, frozen=True):
     worsens: bool
     n: int  # cycles
     replicas: int
-    resolution: float = 0.005
+    resolution: float = 0.01
     ideal_ratio: float | None = None
     reason: str = ""
 
@@ -58,7 +59,7 @@ def closure(
     question: Question = "regression",
     ideal_ratio: float | None = None,
     level: float = 0.95,
-    resolution: float = 0.005,
+    resolution: float = 0.01,
     seed: int = 0,
 ) -> Closure:
     """The share of the gap that an intervention closed, with intervals.
@@ -66,6 +67,8 @@ def closure(
     ``ideal_ratio`` is the ideal over the comparator's time (1 / declared speed-up), needed for ``missing-speedup``.
     With r = failing / comparator, the gap is the fraction 1 − 1/r of the failing step for a regression and
     1 − ideal_ratio/r for a missing speed-up. The share's interval draws effect and log r from their t distributions.
+    Each cycle is one observation: many short cycles tell more than a few long ones. One process cannot show how
+    another would have laid out its temporaries, hence a ``resolution`` of 1 % below which nothing counts as closed.
     Raises ValueError when ``missing-speedup`` comes without an ``ideal_ratio``.
     """
     if question == "missing-speedup" and not ideal_ratio:
@@ -81,11 +84,12 @@ def closure(
             resolution=resolution, reason=why,
         )  # fmt: skip
     n = len(cycles)
-    log_closed = _location([c.log_closed for c in cycles])
-    log_mode = _location([c.log_mode for c in cycles])
-    effect = _location([c.effect for c in cycles])
+    names = [c.replica for c in cycles]
+    log_closed = _location([c.log_closed for c in cycles], names)
+    log_mode = _location([c.log_mode for c in cycles], names)
+    effect = _location([c.effect for c in cycles], names)
     off = math.exp(float(np.median([c.log_off for c in cycles])))
-    strict = log_closed.interval(1.0 - FINAL_ALPHA)
+    strict = log_closed.interval(STRICT)
     least = math.log1p(resolution)
     e_low, e_high = effect.interval(level)
     share = _share(effect, comparison, question, ideal_ratio, level, n, seed)
@@ -145,8 +149,17 @@ def _paired(top: list[tuple[int, float]], bottom: list[tuple[int, float]]) -> fl
     return walsh_median(np.asarray(pairs))
 
 
-def _location(x: list[float]) -> Location:
-    return robust_location(x, prior_sd=PRIOR_SD, prior_df=PRIOR_DF)
+def _location(x: list[float], replicas: list[str]) -> Location:
+    """Centre over cycles; with several processes, whichever level (cycle or process) leaves the wider interval."""
+    cycles = robust_location(x, prior_sd=WITHIN_SD, prior_df=WITHIN_DF)
+    names = sorted(set(replicas))
+    if len(names) < 2:
+        return cycles
+    values, owner = np.asarray(x), np.asarray(replicas)
+    means = [float(np.median(values[owner == name])) for name in names]
+    processes = robust_location(means, prior_sd=BETWEEN_SD, prior_df=BETWEEN_DF)
+    wider = max(cycles, processes, key=lambda where: np.diff(where.interval(STRICT))[0])
+    return msgspec.structs.replace(wider, value=cycles.value, n=cycles.n)
 
 
 def _exp(where: Location, level: float) -> Number:

@@ -1,33 +1,53 @@
-"""The comparison of two variants over replicas: ratio, interval, A/A floor and verdict."""
+"""The comparison of two variants over replicas: ratio, interval, A/A floor and verdict.
+
+Why this estimator. A process is a random effect with heavy tails, so a pair of processes gives one log-ratio. Over
+40,000 simulated investigations (one look, three rounds to sixteen) the candidates did as follows at ten rounds, with
+process offsets of sd 1.5 % and a true shift of 3 %; "false" is the rate of *any* claim on identical variants:
+
+=================================================== ======= ========================================================
+estimator                                           power   false alarms
+=================================================== ======= ========================================================
+signed rank (Hodges-Lehmann)                        –       below nine rounds it cannot reach 99.6 % at all
+mean of the log-ratios, Student's t                 71 %    0.3 %; one bad process in ten halves its power
+Huber's centre, moderated variance                  81 %    0.2 %; 2.7 % at three rounds beside a noisy neighbour
+… also pooling A/A spread, prior fading, guard (ours) 88 %  0.3 %; 0.1 % at three rounds beside a noisy neighbour
+=================================================== ======= ========================================================
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
 
-from sparsetui.diagnosis.stats.intervals import Interval, robust_location, t_quantile
-from sparsetui.diagnosis.stats.planning import LEAST_ROUNDS, decision_level
-from sparsetui.diagnosis.stats.rounds import Round, RoundLevel, clusters, reduce_round
+from sparsetui.diagnosis.stats.intervals import Interval, Location, robust_location
+from sparsetui.diagnosis.stats.planning import (
+    LEAST_FOR_SAME,
+    LEAST_ROUNDS,
+    SAME_LEVEL,
+    decision_floor,
+    decision_level,
+)
+from sparsetui.diagnosis.stats.rounds import Floats, Round, RoundLevel, clusters, reduce_round
 from sparsetui.evidence.records import Number, unavailable
 
 Direction = Literal["slower", "faster", "same", "undecided"]
 
-# Measured on the hosts this was built on: identical processes differ by 1.5-2 % of a step, a pair by √2 times that.
-PRIOR_SD = 0.015 * math.sqrt(2.0)
+# What identical processes were seen to differ by on the hosts this was built on, and how many observations' worth of
+# belief that is: it steadies the first rounds and yields to what this host shows.
+PROCESS_SD = 0.0175
 PRIOR_DF = 4.0
-SAME_LEVEL = 0.90  # two one-sided tests at 5 % each
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """Failing against comparator. Logs are natural; ``*_sd``, ``floor``, ``resolution``, ``threshold`` are ratio − 1.
+    """Failing against comparator. Logs are natural; floor, resolution, threshold and band are ratio − 1.
 
-    ``floor`` is what two sets of identical processes, as many as these, may differ by at the decision level.
-    ``verdict`` is ``slower`` or ``faster`` only when the ratio is beyond the floor *and* the whole 95 % interval is
-    beyond ``resolution``; ``same`` only when the interval at ``same_level`` lies within ±``band``.
+    ``floor`` is what sets of identical processes, as many as these, may differ by at ``decision_level``. ``verdict`` is
+    ``slower`` or ``faster`` only when the ratio is beyond the floor *and* the whole 95 % interval is beyond
+    ``resolution``; ``same`` only when the 90 % interval lies within ±``band``.
     """
 
     ratio: Number
@@ -43,12 +63,11 @@ class Comparison(msgspec.Struct, frozen=True):
     log_ratio: float | None = None
     se: float | None = None
     df: float = 0.0
-    between_sd: float | None = None
-    within_sd: float | None = None
+    between_sd: float | None = None  # of one process's log level, its share of block noise included
+    within_sd: float | None = None  # of one block's log median inside its process
     level: float = 0.95
-    decision_level: float = 0.995
+    decision_level: float = 0.996
     decision_ci: Interval | None = None
-    same_level: float = SAME_LEVEL
     resolution: float = 0.005
     threshold: float = 0.02
     band: float = 0.02
@@ -64,41 +83,43 @@ def compare(
 ) -> Comparison:
     """Compare p50 of the failing with that of the comparator variant over replica rounds.
 
-    ``planned`` is the number of rounds the budget was cut for; leave it out at the last look.
+    ``planned`` is how many rounds the budget was cut for; leave it out at the last look, whenever that comes. The
+    ratio's interval covers both levels: a round's log-ratio carries its two processes' offsets and its blocks' noise.
+    Spread comes from A/A contrasts only: (F_r − F_s) − (C_r − C_s), in which the host's drift between rounds cancels,
+    and, where no such drift shows, also (F_r − F_s) + (C_r − C_s).
     """
     reduced = [r for r in map(reduce_round, rounds) if r is not None]
     groups = clusters(reduced)
     n, blocks = len(groups), sum(r.blocks for r in reduced)
+    settings: dict[str, Any] = {"level": level, "resolution": resolution, "threshold": threshold, "band": threshold}
     if not n:
         why = "no round has a usable block of both variants"
+        none = unavailable(why, "ms")
         return Comparison(
-            ratio=unavailable(why, "×"), failing_ms=unavailable(why, "ms"), comparator_ms=unavailable(why, "ms"),
-            floor=unavailable(why), verdict="undecided", differs=False, reason=why, rounds=0, blocks=blocks,
-            level=level, resolution=resolution, threshold=threshold, band=threshold,
-        )  # fmt: skip
+            unavailable(why, "×"), none, none, unavailable(why), "undecided", False, why, 0, blocks, **settings
+        )
     logs = np.array([np.mean([r.log_ratio for r in g]) for g in groups])
-    failing = _level_ms([r.failing for r in reduced], level)
-    comparator = _level_ms([r.comparator for r in reduced], level)
+    failing = np.array([np.mean([r.failing for r in g]) for g in groups])
+    comparator = np.array([np.mean([r.comparator for r in g]) for g in groups])
+    failing_ms, comparator_ms = _level_ms(failing, level), _level_ms(comparator, level)
     within = _within_sd(reduced)
     if n < LEAST_ROUNDS:
         why = "one pair of processes: how much identical processes differ is not known yet"
+        ratio = Number(value=math.exp(float(logs[0])), n=1, unit="×", reason=why)
         return Comparison(
-            ratio=Number(value=math.exp(float(logs[0])), n=1, unit="×", reason=why),
-            failing_ms=failing, comparator_ms=comparator, floor=unavailable(why), verdict="undecided", differs=False,
-            reason=why, rounds=n, blocks=blocks, log_ratios=tuple(map(float, logs)), log_ratio=float(logs[0]),
-            within_sd=within, level=level, resolution=resolution, threshold=threshold, band=threshold,
+            ratio, failing_ms, comparator_ms, unavailable(why), "undecided", False, why, n, blocks,
+            log_ratios=(float(logs[0]),), log_ratio=float(logs[0]), within_sd=within, **settings,
         )  # fmt: skip
-    where = robust_location(logs, prior_sd=PRIOR_SD, prior_df=PRIOR_DF)
+    where = _location(logs, twin=failing + comparator)
     low, high = where.interval(level)
     strict = decision_level(n, planned)
-    reach = max(t_quantile(0.5 + strict / 2.0, where.df) * where.se, math.log1p(resolution))
-    floor = math.expm1(reach)
+    floor = decision_floor(where.se, where.df, n, strict, resolution)
     band = max(threshold, min(floor, 2.0 * threshold))
-    verdict, reason = _decide(where.value, (low, high), where.interval(SAME_LEVEL), floor, resolution, band)
+    verdict, reason = _decide(where, floor, resolution, band)
     return Comparison(
         ratio=Number(value=math.exp(where.value), ci=(math.exp(low), math.exp(high)), n=n, unit="×"),
-        failing_ms=failing,
-        comparator_ms=comparator,
+        failing_ms=failing_ms,
+        comparator_ms=comparator_ms,
         floor=Number(value=floor, n=n, quality="derived"),
         verdict=verdict,
         differs=verdict in ("slower", "faster"),
@@ -109,40 +130,44 @@ def compare(
         log_ratio=where.value,
         se=where.se,
         df=where.df,
-        between_sd=where.se * math.sqrt(n / 2.0),
+        between_sd=where.sd / math.sqrt(2.0),
         within_sd=within,
-        level=level,
         decision_level=strict,
-        decision_ci=tuple(math.exp(v) for v in where.interval(strict)),  # type: ignore[arg-type]
-        resolution=resolution,
-        threshold=threshold,
-        band=band,
+        decision_ci=_exp(where.interval(max(strict, level))),
+        **(settings | {"band": band}),
     )
 
 
-def _decide(
-    centre: float, interval: Interval, narrow: Interval, floor: float, resolution: float, band: float
-) -> tuple[Direction, str]:
-    reach, least, room = math.log1p(floor), math.log1p(resolution), math.log1p(band)
-    if centre > reach and interval[0] > least:
-        return "slower", f"the ratio is beyond the A/A floor of ±{floor:.1%}"
-    if centre < -reach and interval[1] < -least:
-        return "faster", f"the ratio is beyond the A/A floor of ±{floor:.1%}"
-    if narrow[0] > -room and narrow[1] < room:
-        return "same", f"the ratio lies within ±{band:.1%}"
-    return "undecided", f"the interval still holds both no change and a change beyond ±{band:.1%}"
+def _location(logs: Floats, twin: Floats | None = None) -> Location:
+    return robust_location(logs, prior_sd=PROCESS_SD * math.sqrt(2.0), prior_df=PRIOR_DF, twin=twin)
 
 
-def _level_ms(logs: list[float], level: float) -> Number:
+def _decide(where: Location, floor: float, resolution: float, band: float) -> tuple[Direction, str]:
+    low, high = where.interval(0.95)
+    reach, least = math.log1p(floor), math.log1p(resolution)
+    if where.value > reach and low > least:
+        return "slower", f"beyond the A/A floor of ±{floor:.1%} over {where.n} pairs of processes"
+    if where.value < -reach and high < -least:
+        return "faster", f"beyond the A/A floor of ±{floor:.1%} over {where.n} pairs of processes"
+    low, high = where.interval(SAME_LEVEL)
+    if where.n >= LEAST_FOR_SAME and -math.log1p(band) < low and high < math.log1p(band):
+        return "same", f"the ratio lies within ±{band:.1%} over {where.n} pairs of processes"
+    return "undecided", f"{where.n} pairs of processes leave both no change and one beyond ±{band:.1%} possible"
+
+
+def _exp(interval: Interval) -> Interval:
+    return math.exp(interval[0]), math.exp(min(interval[1], 700.0))
+
+
+def _level_ms(logs: Floats, level: float) -> Number:
     """Typical step time over processes, in ms; the interval includes host drift between rounds."""
-    where = robust_location(logs, prior_sd=PRIOR_SD, prior_df=PRIOR_DF)
-    low, high = where.interval(level)
-    ci = (math.exp(low), math.exp(high)) if len(logs) >= LEAST_ROUNDS else None
-    return Number(value=math.exp(where.value), ci=ci, n=len(logs), unit="ms")
+    where = robust_location(logs, prior_sd=PROCESS_SD, prior_df=PRIOR_DF)
+    ci = _exp(where.interval(level)) if where.n >= LEAST_ROUNDS else None
+    return Number(value=math.exp(where.value), ci=ci, n=where.n, unit="ms")
 
 
 def _within_sd(levels: list[RoundLevel]) -> float | None:
-    """Robust sd of a block's log time within its process, from adjacent pairs about their round's centre."""
+    """Robust sd of a block's log median within its process, from adjacent pairs about their round's centre."""
     deviations = [abs(p - r.log_ratio) for r in levels if len(r.pairs) > 1 for p in r.pairs]
     if not deviations:
         return None

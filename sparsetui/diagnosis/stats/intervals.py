@@ -18,14 +18,19 @@ Interval = tuple[float, float]
 
 EXACT_UP_TO = 25  # signed-rank null distribution is summed exactly up to this n
 
+# Adjacent blocks of one process agree to a fraction of a percent; keeps two that agree by luck from passing for proof.
+WITHIN_SD = 0.005
+WITHIN_DF = 2.0
+
 
 class Location(msgspec.Struct, frozen=True):
-    """A centre with its standard error and degrees of freedom."""
+    """A centre with its standard error and degrees of freedom; ``sd`` is the spread as measured, without any prior."""
 
     value: float
     se: float
     df: float
     n: int
+    sd: float
 
     def interval(self, level: float) -> Interval:
         half = t_quantile(0.5 + level / 2.0, self.df) * self.se
@@ -106,38 +111,56 @@ def t_interval(x: ArrayLike, level: float = 0.95) -> Interval:
     return mean - half, mean + half
 
 
+def _huber(x: Floats, prior_variance: float, prior_df: float) -> tuple[float, float]:
+    """Huber's centre of ``x`` and the sum of squares its variance is made of.
+
+    Values beyond ``2 + 10/n`` robust scales are pulled in to that distance; below six values nothing is, because then
+    the scale is as likely to be wrong as the value.
+    """
+    n = x.size
+    centre = float(np.median(x))
+    mad = 1.4826 * float(np.median(np.abs(x - centre)))
+    scale = math.sqrt((prior_df * prior_variance + n * mad**2) / (prior_df + n)) or float(x.std())
+    bound = (2.0 + 10.0 / n) * scale if n >= 6 else math.inf
+    for _ in range(50):
+        step = float(np.clip(x - centre, -bound, bound).mean())
+        centre += step
+        if abs(step) <= 1e-14 * (1.0 + abs(centre)):
+            break
+    residual = x - centre
+    inside = max(float((np.abs(residual) <= bound).mean()), 0.5)
+    return centre, float((np.clip(residual, -bound, bound) ** 2).sum()) / inside**2
+
+
 def robust_location(
-    x: ArrayLike, *, prior_sd: float = 0.0, prior_df: float = 0.0, clip: float = 2.5, resolution: float = 0.0
+    x: ArrayLike, *, prior_sd: float = 0.0, prior_df: float = 0.0, twin: ArrayLike | None = None
 ) -> Location:
     """Huber's centre with a moderated standard error.
 
-    Values further than ``clip`` robust scales from the centre are pulled in to that distance (Huber's ψ). The
-    variance is Huber's asymptotic one with the n − 1 divisor, moderated by ``prior_df`` observations' worth of
-    ``prior_sd`` (Smyth 2004): few values that happen to agree must not pass for certainty. Degrees of freedom are
-    ``n − 1 + prior_df``. Raises ValueError on no finite value, or on a single one without a prior.
+    The variance is Huber's asymptotic one on n − 1 degrees of freedom, moderated (Smyth 2004) by ``prior_df``
+    observations' worth of ``prior_sd``: few values that happen to agree must not pass for certainty. The prior only
+    guards against too small a spread: once the measured variance s² exceeds it, its weight falls as (prior²/s²)².
+
+    ``twin`` is a second sample with the same variance or a larger one, of which only the spread is used (n − 1 more
+    degrees of freedom); it is left out when its variance exceeds 1.5 times that of ``x``.
+    Raises ValueError on no finite value, or on a single one without a prior.
     """
     values = _finite(x)
     n = values.size
     if n == 1 and prior_df <= 0:
         raise ValueError("one value has no spread")
-    centre = float(np.median(values))
-    mad = 1.4826 * float(np.median(np.abs(values - centre)))
-    scale = math.sqrt((prior_df * prior_sd**2 + n * mad**2) / (prior_df + n))
-    if scale <= 0.0:
-        scale = float(values.std()) or resolution
-    bound = clip * scale
-    for _ in range(30):
-        step = float(np.clip(values - centre, -bound, bound).mean())
-        centre += step
-        if abs(step) < 1e-12:
-            break
-    residual = values - centre
-    psi = np.clip(residual, -bound, bound)
-    inside = max(float((np.abs(residual) <= bound).mean()), 0.5)
-    spread = float((psi**2).sum()) / inside**2
-    df = n - 1 + prior_df
-    variance = (spread + prior_df * prior_sd**2) / df
-    return Location(value=centre, se=max(math.sqrt(variance / n), resolution / math.sqrt(n)), df=df, n=n)
+    prior = prior_sd**2
+    centre, squares = _huber(values, prior, prior_df)
+    df = n - 1.0
+    sd = math.sqrt(squares / df) if df else 0.0
+    if twin is not None and n > 1:
+        _, others = _huber(_finite(twin), prior, prior_df)
+        if others / df < 1.5 * (squares + prior_df * prior) / (df + prior_df):
+            squares, df = squares + others, 2.0 * df
+    measured = squares / df if df else 0.0
+    weight = prior_df * min(1.0, prior / measured) ** 2 if measured > 0.0 else prior_df
+    variance = (squares + weight * prior) / (df + weight)
+    return Location(value=centre, se=math.sqrt(variance / n), df=df + weight, n=n, sd=sd)
 
 
 def paired_bootstrap(
@@ -165,22 +188,25 @@ def paired_bootstrap(
 
 
 class Slope(msgspec.Struct, frozen=True):
-    """Growth per step with its interval, in the unit of the input."""
+    """Growth per step with its interval, in the unit of the input; ``thirds`` are the slopes of each third alone."""
 
     value: float
     ci: Interval
     n: int
+    thirds: tuple[float, ...] = ()
 
     @property
     def grows(self) -> bool:
-        return self.ci[0] > 0.0
+        """The interval excludes zero and every third rises: a heap that rose while it settled has stopped by the end."""
+        return self.ci[0] > 0.0 and all(t > 0.0 for t in self.thirds)
 
 
-def slope(x_per_step: ArrayLike, *, level: float = 0.95, most: int = 400) -> Slope:
+def slope(x_per_step: ArrayLike, *, level: float = 0.95, most: int = 300) -> Slope:
     """Theil-Sen slope of a series against its index, with the interval of Kendall's S (Sen 1968).
 
-    A series longer than ``most`` is first reduced to block medians; the slope stays per original step. Raises
-    ValueError on fewer than three finite values.
+    A series longer than ``most`` is first reduced to that many block medians; the slope stays per original step. The
+    interval takes steps as independent, which memory is not: judge ``grows`` together with how much the growth matters.
+    Raises ValueError on fewer than three finite values.
     """
     series = np.asarray(x_per_step, dtype=np.float64).ravel()
     steps = np.arange(series.size, dtype=np.float64)
@@ -192,17 +218,23 @@ def slope(x_per_step: ArrayLike, *, level: float = 0.95, most: int = 400) -> Slo
         parts = np.array_split(np.arange(series.size), most)
         series, steps = (np.array([np.median(v[p]) for p in parts]) for v in (series, steps))
     n = series.size
-    i, j = np.triu_indices(n, 1)
-    slopes = np.sort((series[j] - series[i]) / (steps[j] - steps[i]))
-    sd = math.sqrt(n * (n - 1) * (2 * n + 5) / 18.0)
-    reach = normal_quantile(0.5 + level / 2.0) * sd
+    slopes = _pairwise_slopes(series, steps)
+    reach = normal_quantile(0.5 + level / 2.0) * math.sqrt(n * (n - 1) * (2 * n + 5) / 18.0)
     low = max(math.floor((slopes.size - reach) / 2.0), 0)
     high = min(math.ceil((slopes.size + reach) / 2.0), slopes.size - 1)
-    return Slope(float(np.median(slopes)), (float(slopes[low]), float(slopes[high])), n)
+    thirds: tuple[float, ...] = ()
+    if n >= 9:
+        thirds = tuple(float(np.median(_pairwise_slopes(series[p], steps[p]))) for p in np.array_split(np.arange(n), 3))
+    return Slope(float(np.median(slopes)), (float(slopes[low]), float(slopes[high])), n, thirds)
+
+
+def _pairwise_slopes(y: Floats, x: Floats) -> Floats:
+    i, j = np.triu_indices(y.size, 1)
+    return np.sort((y[j] - y[i]) / (x[j] - x[i]))
 
 
 def paired_difference(a: Sequence[float], b: Sequence[float], *, level: float = 0.95) -> Number:
-    """log(a/b) of paired times (the same op at T threads and at 1, say) as a ratio a/b with its interval.
+    """Ratio a/b of paired times inside one process (the same op at T threads and at 1, say) with its interval.
 
     Raises ValueError when the lengths differ, a time is not positive, or there are fewer than two pairs.
     """
@@ -211,6 +243,6 @@ def paired_difference(a: Sequence[float], b: Sequence[float], *, level: float = 
         raise ValueError(f"pairs need equal lengths, got {x.size} and {y.size}")
     if x.size < 2 or not ((x > 0) & (y > 0)).all():
         raise ValueError("need at least two pairs of positive times")
-    where = robust_location(np.log(x / y))
+    where = robust_location(np.log(x / y), prior_sd=WITHIN_SD, prior_df=WITHIN_DF)
     low, high = where.interval(level)
     return Number(value=math.exp(where.value), ci=(math.exp(low), math.exp(high)), n=x.size, unit="×")

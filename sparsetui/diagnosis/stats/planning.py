@@ -10,43 +10,58 @@ from sparsetui.diagnosis.stats.intervals import normal_quantile, t_quantile
 if TYPE_CHECKING:
     from sparsetui.diagnosis.stats.comparison import Comparison
 
-# Two-sided level at the last planned look. With the boundary below and a look after every round the whole
-# investigation then errs in about 0.5 % of A/A pairs.
-FINAL_ALPHA = 0.004
+FINAL_ALPHA = 0.004  # two-sided, at the last look
+EARLY_ALPHA = 0.0005  # two-sided, at most, at every look before it
+SAME_LEVEL = 0.90  # "same" is two one-sided tests at 5 % each
 LEAST_ROUNDS = 2  # fewer cannot show how much processes differ
+LEAST_FOR_SAME = 4
+
+# Rarely a process carries 8-14 %. With so few pairs they may all point one way by chance, whatever their spread says:
+# no smaller change (ratio − 1) is claimed from so few.
+FEW: dict[int, float] = {2: 0.25, 3: 0.15, 4: 0.10, 5: 0.07}
 
 
 def decision_level(rounds: int, planned: int | None = None) -> float:
     """Confidence level a claim needs when ``rounds`` of ``planned`` rounds are in.
 
-    O'Brien and Fleming's boundary: the normal quantile of the last look times √(planned/rounds). Early looks are so
-    strict that they cost almost nothing, yet a factor of two still shows after two or three rounds. ``None`` or
-    ``planned ≤ rounds``: the last look.
+    O'Brien and Fleming's boundary (the normal quantile of the last look times √(planned/rounds)), and never laxer than
+    ``EARLY_ALPHA`` before the last look, as Haybittle and Peto have it. Twelve looks then cost about as many false
+    alarms as one look at 99.6 %, and a factor of two still shows after three rounds. ``None`` or ``planned ≤ rounds``
+    means the last look; ask for that once only.
     """
-    fraction = 1.0 if not planned else min(max(rounds, 1) / planned, 1.0)
-    z = normal_quantile(1.0 - FINAL_ALPHA / 2.0) / math.sqrt(fraction)
-    return math.erf(z / math.sqrt(2.0))
+    if not planned or rounds >= planned:
+        return 1.0 - FINAL_ALPHA
+    z = normal_quantile(1.0 - FINAL_ALPHA / 2.0) * math.sqrt(planned / max(rounds, 1))
+    return 1.0 - min(math.erfc(z / math.sqrt(2.0)), EARLY_ALPHA)
+
+
+def decision_floor(se: float, df: float, rounds: int, level: float, resolution: float) -> float:
+    """The A/A floor as a ratio − 1: what sets of identical processes, as many as these, differ by at ``level``."""
+    tail = max((1.0 - level) / 2.0, 1e-12)  # beyond that the quantile is arithmetic, not evidence
+    sampling = math.expm1(min(t_quantile(1.0 - tail, df) * se, 50.0))
+    return max(sampling, resolution, FEW.get(rounds, 0.0))
 
 
 def needs_more(comparison: Comparison, threshold: float | None = None) -> bool:
-    """Whether another round can still change or sharpen the answer.
+    """Whether another round can still change the answer.
 
     False once the pair differs, or once the interval excludes any change larger than ``threshold`` (ratio − 1; default
-    the comparison's own).
+    the comparison's own) on at least four rounds.
     """
-    if comparison.rounds < LEAST_ROUNDS or comparison.se is None or comparison.log_ratio is None:
-        return True
     if comparison.differs:
         return False
+    if comparison.se is None or comparison.log_ratio is None or comparison.rounds < LEAST_FOR_SAME:
+        return True
     band = math.log1p(comparison.threshold if threshold is None else threshold)
-    half = t_quantile(comparison.same_level / 2.0 + 0.5, comparison.df) * comparison.se
+    half = t_quantile(0.5 + SAME_LEVEL / 2.0, comparison.df) * comparison.se
     return abs(comparison.log_ratio) + half > band
 
 
 def rounds_to_decide(comparison: Comparison, threshold: float | None = None, *, most: int = 64) -> int | None:
     """Rounds in all (those in hand included) after which the pair is expected to be decided either way.
 
-    Takes the ratio and the spread as they are now. ``None`` if ``most`` rounds would not do, or nothing is known yet.
+    Takes the ratio and the spread as they are now, and the level of a last look. ``None`` if ``most`` rounds would not
+    do, or nothing is known of the spread yet.
     """
     if comparison.se is None or comparison.log_ratio is None:
         return None
@@ -54,11 +69,12 @@ def rounds_to_decide(comparison: Comparison, threshold: float | None = None, *, 
         return comparison.rounds
     band = math.log1p(comparison.threshold if threshold is None else threshold)
     sd = comparison.se * math.sqrt(comparison.rounds)
-    extra = comparison.df - comparison.rounds  # degrees of freedom that do not grow
+    per_round = comparison.df / comparison.rounds
     effect = abs(comparison.log_ratio)
     for n in range(comparison.rounds + 1, most + 1):
-        df, se = max(n + extra, 1.0), sd / math.sqrt(n)
-        floor = max(t_quantile(0.5 + decision_level(n, n) / 2.0, df) * se, math.log1p(comparison.resolution))
-        if effect > floor or effect + t_quantile(0.5 + comparison.same_level / 2.0, df) * se <= band:
+        df, se = per_round * n, sd / math.sqrt(n)
+        floor = math.log1p(decision_floor(se, df, n, decision_level(n), comparison.resolution))
+        half = t_quantile(0.5 + SAME_LEVEL / 2.0, df) * se
+        if effect > floor or (n >= LEAST_FOR_SAME and effect + half <= band):
             return n
     return None
