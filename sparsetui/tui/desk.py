@@ -43,7 +43,8 @@ def default_factory(workload: Any, store: Any, **options: Any) -> Runner:
     """The real runner; imported only when something is to be run."""
     from sparsetui.runner.investigation import Investigation
 
-    return Investigation(workload, store, **options)
+    runner: Runner = Investigation(workload, store, **options)
+    return runner
 
 
 class Desk:
@@ -86,6 +87,7 @@ class Desk:
         self.consented = False
         self.log: list[str] = []
         self._closing = False
+        self._reader: Any = None
 
     # opening
 
@@ -101,12 +103,29 @@ class Desk:
     def open_session(self, ref: str) -> str | None:
         """Put a saved session on the desk; returns a remark when it can be read but not continued."""
         self.clear()
-        state: SessionState = self.store.open(ref).state()
-        self.ref = ref
-        self.state = state
+        self._reader = self.store.open(ref)
+        self.state = state = self._reader.state()
+        self.ref = state.id
         self.title = state.title or state.workload or state.id
         self.workload, self.cannot_run = self._workload_of(state)
+        if self._reader.writing:
+            self.cannot_run = f"{self._reader.writing} writes this session; it is followed here"
         return self.cannot_run
+
+    def follow(self) -> bool:
+        """Take what another process has written since; whether there was anything."""
+        if self._reader is None or self.runner is not None or self.busy:
+            return False
+        try:
+            if not self._reader.follow():
+                return False
+        except Exception as error:  # the folder may be gone or damaged by now; what is known stays on the screen
+            self.cannot_run = f"the session can no longer be read: {error}"
+            return False
+        self.state = self._reader.state()
+        if not self._reader.writing and self.workload is None:
+            self.workload, self.cannot_run = self._workload_of(self.state)
+        return True
 
     def _workload_of(self, state: SessionState) -> tuple[Any, str | None]:
         """The workload a saved session ran, or why it cannot be run again here."""
@@ -123,7 +142,7 @@ class Desk:
     def reload(self) -> None:
         """Read the session again from disk, unless we are the one who writes it."""
         if self.runner is None and self.ref is not None:
-            self.state = self.store.open(self.ref).state()
+            self.open_session(self.ref)
 
     @property
     def is_open(self) -> bool:
@@ -132,13 +151,7 @@ class Desk:
     @property
     def folder(self) -> Path | None:
         """The folder of the session, where it has one."""
-        if not self.state.id or self.store is None:
-            return None
-        for name in ("folder", "path"):
-            found = getattr(self.store.open(self.state.id), name, None)
-            if found is not None:
-                return Path(found)
-        return None
+        return Path(self.store.open(self.state.id).path) if self.state.id and self.store is not None else None
 
     # running
 
@@ -201,11 +214,8 @@ class Desk:
             return
         with self.store.writer(self.ref) as writer:
             writer.append(kind, body)
-            if kind == "waiver":
-                gate = next((g for g in writer.state().gates if g.gate == body["gate"]), None)
-                evidence = gate.evidence if gate is not None else ()
-                writer.append("gate", {**body, "state": "waived", "evidence": evidence})
             self.state = writer.state()
+        self._reader = self.store.open(self.ref)
 
     def _runner(self) -> Runner:
         with self._runner_lock:

@@ -13,6 +13,7 @@ from sparsetui.evidence.records import Evidence, Finding
 from sparsetui.flow import STAGES, Stage
 from sparsetui.report.numbers import figure
 from sparsetui.runner.api import Live
+from sparsetui.session.closure import gates
 from sparsetui.session.state import SessionState
 
 # what each pass looks at, in the words of someone who has never seen the tool
@@ -107,6 +108,11 @@ def found_line(state: SessionState, stage: str) -> tuple[str, str]:
     """``(mark, text)`` of what the stage came to; mark is found, done, failed or todo."""
     findings = stage_findings(state, stage)
     material = [f for f in findings if f.material]
+    if stage == "release" and state.result is not None:
+        open_ = [g.gate for g in gates(state) if g.state not in ("passed", "waived")]
+        if open_:
+            return "failed", f"{len(open_)} gates do not hold: {', '.join(open_)}"
+        return "done", "every gate holds" + (f"; closed by {state.closed}" if state.closed else "; c closes it")
     if material:
         first = material[0]
         more = f" (+{len(material) - 1} more)" if len(material) > 1 else ""

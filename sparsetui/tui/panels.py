@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 
 from rich.text import Text
 
-from sparsetui.evidence.records import Evidence, Finding, Number, OpRow
+from sparsetui.evidence.records import Evidence, Finding, OpRow
 from sparsetui.evidence.text import clean
 from sparsetui.flow import STAGES, Stage
-from sparsetui.report.numbers import as_number, brief, figure, metric
-from sparsetui.report.plots import budget_bars, distribution, fit, reality_check, spark
+from sparsetui.report.numbers import brief, figure
+from sparsetui.report.plots import fit
 from sparsetui.runner.api import Live
 from sparsetui.session.state import SessionState
 from sparsetui.tui.guide import closes, found_line, stage_state, to_run
-from sparsetui.tui.look import ACCENT, BAD, COMPARATOR, DIM, FAILING, HEAD, KEY, MARK, MARK_STYLE, OK, WARN
+from sparsetui.tui.look import ACCENT, BAD, DIM, FAILING, HEAD, KEY, MARK, MARK_STYLE, OK, WARN
 from sparsetui.tui.widgets.table import Column, Row
 
 OP_COLUMNS = (
@@ -25,8 +25,8 @@ OP_COLUMNS = (
     Column("calls", 5, 8, right=True, drop=2),
     Column("self ms", 8, 10, right=True),
     Column("zeros", 5, 6, right=True, drop=1),
-    Column("dense-fallback", 8, 14),
-    Column("ratio", 6, 16, right=True),
+    Column("dense-fallback", 8, 14, short="fallback"),
+    Column("ratio", 8, 14),
 )
 FINDING_COLUMNS = (
     Column("finding", 19, 38),
@@ -84,11 +84,9 @@ def guide(state: SessionState, stage: Stage, step: Text, width: int, *, rows: in
     if says:
         runs = Text("plays ", style=DIM) + Text(says)
     result = Text("found ", style=DIM) + Text(MARK[mark] + " ", style=MARK_STYLE.get(mark, DIM)) + Text(clean(found))
-    spare = rows - 4
-    lines = [question]
-    taken = _wrap(runs, width, 1 + (1 if spare > 1 else 0), 6)
-    lines += taken
-    lines += _wrap(result, width, rows - len(lines) - 1, 6)
+    room = rows - 2
+    said = _wrap(result, width, max(1, room - 1), 6)
+    lines = [question, *_wrap(runs, width, max(1, room - len(said)), 6), *said]
     while len(lines) < rows - 1:
         lines.append(Text())
     lines.append(step)
@@ -136,21 +134,10 @@ def op_rows(ops: Sequence[OpRow]) -> list[Row]:
                     brief(op.calls_per_step),
                     brief(op.self_ms_per_step.value),
                     "–" if op.weight_zeros is None else f"{100 * op.weight_zeros:.0f}%",
-                    Text("▲ dense", style=BAD)
-                    if op.fallback
-                    else Text("– eligible" if op.eligible else "–", style=DIM),
+                    _fallback(op),
                     _ratio(ratio),
                 ),
-                (
-                    None,
-                    None,
-                    None,
-                    op.calls_per_step,
-                    op.self_ms_per_step.value,
-                    op.weight_zeros,
-                    not op.fallback,
-                    ratio,
-                ),
+                (None, None, None, op.calls_per_step, op.self_ms_per_step.value, op.weight_zeros, None, ratio),
             )
         )
     return rows
@@ -159,17 +146,17 @@ def op_rows(ops: Sequence[OpRow]) -> list[Row]:
 def _fallback(op: OpRow) -> Text:
     if op.fallback:
         return Text("▲ dense", style=BAD)
-    return Text("– eligible" if op.eligible else "–", style=DIM)
+    return Text("✓ sparse", style=OK) if op.eligible else Text("–", style=DIM)
 
 
 def _ratio(ratio: float | None) -> Text:
     if ratio is None or not math.isfinite(ratio):
         return Text("–", style=DIM)
     if ratio >= 1.1:
-        return Text(f"{ratio:.1f}× slower ▲", style=BAD)
+        return Text(f"▲ {ratio:.1f}× slower", style=BAD)
     if ratio <= 0.9:
-        return Text(f"{1 / ratio:.1f}× faster" if ratio > 0 else "–", style=OK)
-    return Text(f"{ratio:.2f}×")
+        return Text(f"  {1 / ratio:.1f}× faster" if ratio > 0 else "–", style=OK)
+    return Text(f"  {ratio:.2f}×")
 
 
 def op_details(op: OpRow) -> list[str]:
@@ -187,7 +174,9 @@ def op_details(op: OpRow) -> list[str]:
 
 
 def finding_rows(findings: Sequence[Finding], narrow_column: bool = False) -> list[Row]:
-    """Material findings first, then what was ruled out."""
+    """Material findings first, then what was ruled out. In a narrow column each takes several rows of one key's kind:
+    ``mechanism``, then ``mechanism#1`` and so on.
+    """
     order = {s.id: i for i, s in enumerate(STAGES)}
     rows = []
     for f in sorted(findings, key=lambda f: (not f.material, order.get(f.stage, 9))):
@@ -204,6 +193,14 @@ def finding_rows(findings: Sequence[Finding], narrow_column: bool = False) -> li
                 ),
             )
         )
+        if narrow_column:
+            said = [f"{f.stage}, {f.confidence if f.material else 'ruled out'}", closes(f)]
+            said += [p.module for p in f.where[:2]] if f.material else []
+            said += [f.owner] if f.material else []
+            rows += [
+                Row(f"{f.mechanism}#{i}", (Text("  " + clean(line, 60), style=DIM), "", "", ""))
+                for i, line in enumerate(filter(None, said), 1)
+            ]
     return rows
 
 
@@ -228,121 +225,6 @@ def evidence_rows(evidence: Sequence[Evidence]) -> list[Row]:
             )
         )
     return rows
-
-
-def live_lines(state: SessionState, live: Live, width: int, height: int, unicode: bool) -> list[Text]:
-    """Latency strips, ratio and floor, the sparse reality check, counters; more charts where there is height."""
-    left = strips(state, live, width if width < 86 else width - 38, unicode)
-    reality = (
-        [Text(x) for x in reality_check(state.metrics, 36 if width >= 86 else width, unicode)] if state.metrics else []
-    )
-    if width >= 86:
-        lines = []
-        right = _tint(reality)
-        for i in range(max(len(left), len(right))):
-            a = left[i] if i < len(left) else Text()
-            lines.append(a + Text(" " * max(2, width - 36 - a.cell_len)) + right[i] if i < len(right) else a)
-    else:
-        lines = left + ([Text(), *_tint(reality)] if reality else [])
-    lines += counters(state, live, width)
-    if state.budget is not None:
-        lines.append(Text())
-        lines += [
-            Text(x, style=HEAD if i == 0 else "") for i, x in enumerate(budget_bars(state.budget, width, unicode))
-        ]
-    if len(lines) + 9 <= height and len(live.latency_ms) >= 2:
-        names = list(live.latency_ms)[:2]
-        chart = distribution(
-            live.latency_ms[names[0]], live.latency_ms[names[1]], width, 8, unicode, names=(names[0], names[1])
-        )
-        lines += [Text(), *(Text(x) for x in chart)]
-    return lines
-
-
-def _tint(bars: Sequence[Text]) -> list[Text]:
-    for line, style in zip(bars, (ACCENT, OK, FAILING), strict=False):
-        at = next((i for i, c in enumerate(line.plain) if c in "█▏▎▍▌▋▊▉#◀<"), None)
-        if at is not None:
-            end = next((i for i in range(at, len(line.plain)) if line.plain[i] == " "), len(line.plain))
-            line.stylize(style, at, end)
-    return list(bars)
-
-
-def strips(state: SessionState, live: Live, width: int, unicode: bool) -> list[Text]:
-    """A line a variant: strip of block medians on one scale, then its percentiles; under them ratio and noise floor."""
-    arms = list(live.latency_ms) or [v for v in ("failing", "comparator") if v in state.metrics.get("latency_ms", {})]
-    if not arms:
-        return [Text("no latency has been measured yet; the execution stage runs the clock", style=DIM)]
-    top = max((v for a in arms for v in live.latency_ms.get(a, ()) if math.isfinite(v)), default=None)
-    name_width = max(len(a) for a in arms)
-    texts = {a: _percentiles(state, live, a) for a in arms}
-    room = max(0, min(40, width - name_width - 3 - max(len(t) for t in texts.values())))
-    lines = []
-    for arm in arms[:4]:
-        style = COMPARATOR if arm == "comparator" else FAILING
-        line = Text(fit(clean(arm), name_width) + " ", style=HEAD)
-        if room >= 6:
-            line.append(spark(live.latency_ms.get(arm, ()), room, unicode, low=0.0, high=top), style=style)
-            line.append("  ")
-        line.append(texts[arm])
-        lines.append(line)
-    lines.append(_ratio_line(state, live))
-    return lines
-
-
-def _percentiles(state: SessionState, live: Live, arm: str) -> str:
-    of_arm = state.metrics.get("latency_ms", {}).get(arm)
-    if isinstance(of_arm, Mapping) and of_arm:
-        shown = [(q, as_number(of_arm[q])) for q in ("p50", "p95", "p99") if q in of_arm]
-        parts = [f"{q} {brief(n.value)}" for q, n in shown if n.value is not None]
-        if parts:
-            return "  ".join(parts) + " ms"
-    values = [v for v in live.latency_ms.get(arm, ()) if math.isfinite(v)]
-    return f"block median {brief(values[-1])} ms" if values else "not measured yet"
-
-
-def _ratio_line(state: SessionState, live: Live) -> Text:
-    ratio = live.ratio or metric(state.metrics, "latency_ms", "ratio")
-    line = Text()
-    if ratio.value is not None:
-        line.append("ratio ", style=DIM)
-        line.append(figure(ratio, unit="×", count=False, mark=False), style=HEAD)
-        line.append("   ")
-    floor = live.floor or metric(state.metrics, "latency_ms", "floor")
-    if floor.value is not None:
-        line.append(f"noise floor ±{100 * abs(floor.value):.1f} %", style=DIM)
-    return line
-
-
-def counters(state: SessionState, live: Live, width: int) -> list[Text]:
-    """The live counters, as many to a line as fit; after the run, the metrics they became."""
-    shown: list[tuple[str, Number]] = list(live.counters.items()) or [
-        (label, number)
-        for label, number in (
-            ("dense fallback", metric(state.metrics, "fallback_rate", "calls")),
-            ("conversions/step", metric(state.metrics, "conversion_rate")),
-            ("metadata overhead", metric(state.metrics, "metadata_overhead")),
-        )
-        if number.value is not None
-    ]
-    lines: list[Text] = []
-    line = Text()
-    for label, number in shown:
-        item = Text(clean(label, 30) + " ", style=DIM) + Text(_counter(label, number))
-        if line and line.cell_len + 3 + item.cell_len > width:
-            lines.append(line)
-            line = Text()
-        if line:
-            line.append("   ")
-        line.append_text(item)
-    return [*lines, line] if line else lines
-
-
-def _counter(label: str, number: Number) -> str:
-    if number.value is None:
-        return clean(f"unavailable ({number.reason})", 40)
-    share = "fallback" in label or number.unit in ("share", "%")
-    return figure(number, percent=share and number.value <= 1.0, count=False, interval=False)
 
 
 def tabs(names: Sequence[tuple[str, str]], on: str) -> Text:

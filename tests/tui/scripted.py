@@ -37,7 +37,9 @@ from sparsetui.session.store import Store
 NASTY = "layers.0.[red]\x1b[31mlinear1\u202e"  # a module name that would like to be markup and an escape sequence
 
 
-def number(value: float, lo: float | None = None, hi: float | None = None, n: int | None = None, unit: str = "") -> Number:
+def number(
+    value: float, lo: float | None = None, hi: float | None = None, n: int | None = None, unit: str = ""
+) -> Number:
     ci = None if lo is None or hi is None else (lo, hi)
     return Number(value=value, ci=ci, n=n, unit=unit)
 
@@ -117,7 +119,9 @@ class ScriptedRunner(Runner):
         self.listener(Update(self.writer.state(), self._live))
 
     def _evidence(self, stage: str, probe: str, summary: str, **fields: Any) -> Evidence:
-        return self.writer.evidence(stage, probe, {"probe": probe, "rows": [{"op": "aten::mm", "calls": 1}]}, summary=summary, **fields)
+        return self.writer.evidence(
+            stage, probe, {"probe": probe, "rows": [{"op": "aten::mm", "calls": 1}]}, summary=summary, **fields
+        )
 
     # the work
 
@@ -165,7 +169,9 @@ class ScriptedRunner(Runner):
     def _lock(self) -> None:
         differs = (Difference("weights", "a1", "b2", True),)
         self.writer.append("lock", Lock(match=True, differs=differs, tags={"torch": "2.13.0", "threads": "2"}))
-        self.writer.append("command", {"argv": ["python", "-m", "sparsetui.worker.child", "a b"], "why": "fork server", "pid": 4242})
+        self.writer.append(
+            "command", {"argv": ["python", "-m", "sparsetui.worker.child", "a b"], "why": "fork server", "pid": 4242}
+        )
         self._evidence("ingress", "lock", "weights differ, as declared", seconds=0.2)
 
     def _inventory(self) -> None:
@@ -212,11 +218,18 @@ class ScriptedRunner(Runner):
     def intervene(self, mechanism: str | None = None) -> None:
         self.calls.append(f"intervene {mechanism}")
         self._pass("kernel", "intervention")
-        found = self._evidence("kernel", "intervention", "swapping the sides closes 93 %", seconds=8.0, figures={"share": SHARE})
-        proved = msgspec.structs.replace(WRONG, confidence="confirmed", share_of_regression=SHARE, intervention=found.id)
+        found = self._evidence(
+            "kernel", "intervention", "swapping the sides closes 93 %", seconds=8.0, figures={"share": SHARE}
+        )
+        proved = msgspec.structs.replace(
+            WRONG, confidence="confirmed", share_of_regression=SHARE, intervention=found.id
+        )
         self.writer.append("finding", proved)
         gap = number(3.17, 3.1, 3.25, 48, "ms")
-        lines = (BudgetLine("kernel.wrong-orientation", number(2.95), SHARE), BudgetLine("unexplained", number(0.22), number(0.07)))
+        lines = (
+            BudgetLine("kernel.wrong-orientation", number(2.95), SHARE),
+            BudgetLine("unexplained", number(0.22), number(0.07)),
+        )
         self.writer.append("budget", RegressionBudget("regression", gap, lines))
         self._tell(running=False)
 
@@ -281,7 +294,9 @@ class Made:
 
 def workload_file(folder: Path) -> Path:
     """A small legal workload file with its code beside it; nothing of it is run by a scripted runner."""
-    (folder / "serving.py").write_text("def build_pruned():\n    return None\n\n\ndef build_release():\n    return None\n\n\ndef requests():\n    return []\n")
+    (folder / "serving.py").write_text(
+        "def build_pruned():\n    return None\n\n\ndef build_release():\n    return None\n\n\ndef requests():\n    return []\n"
+    )
     path = folder / "ranker.toml"
     path.write_text(
         '[workload]\nname = "ranker"\n[failing]\nentry = "serving.py:build_pruned"\n'

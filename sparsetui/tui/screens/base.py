@@ -139,6 +139,10 @@ class Sheet(Screen[None], inherit_bindings=False):
                 tail.append(
                     "✓ match" if state.lock.match else f"✗ {len(undeclared)} differ", OK if state.lock.match else BAD
                 )
+            workload = self.desk.workload
+            if workload is not None and self.size.width >= 140:
+                pair = f"failing {workload.failing.entry.attribute} · comparator {workload.comparator.entry.attribute}"
+                tail.append("   " + clean(pair, 60), style=DIM)
             tail.append(f"   budget {live.spent_s:.0f}/{live.budget_s:.0f} s")
             if state.host and self.size.width >= 100:
                 tail.append(f"   host {clean(state.host, 24)}", style=DIM)

@@ -15,6 +15,7 @@ from sparsetui.runner.api import Runner
 from sparsetui.tui import panels
 from sparsetui.tui.actions import Action
 from sparsetui.tui.guide import Step, next_step, suspect
+from sparsetui.tui.live_panel import live_lines
 from sparsetui.tui.look import DIM, KEY, WARN
 from sparsetui.tui.screens.base import CaseSheet
 from sparsetui.tui.screens.dialogs import Ask
@@ -51,6 +52,7 @@ class Investigate(CaseSheet):
 
     def on_mount(self) -> None:
         self.query_one("#guide").can_focus = False
+        self.query_one("#evidence", Table).tail = True
         self._go_where_the_work_is()
         super().on_mount()
 
@@ -83,7 +85,7 @@ class Investigate(CaseSheet):
         findings.set_rows(panels.finding_rows(state.findings, narrow_column=self.wide))
         live_panel = self.query_one("#live", Panel)
         size = live_panel.content_size
-        live_panel.set_lines(panels.live_lines(state, live, max(20, size.width), max(4, size.height), unicode))
+        live_panel.set_lines(live_lines(state, live, max(20, size.width), max(4, size.height), unicode))
         evidence = self.query_one("#evidence", Table)
         evidence.set_rows(panels.evidence_rows(state.evidence))
         self._draw_tabs()
@@ -200,7 +202,8 @@ class Investigate(CaseSheet):
         if table.id == "ops":
             self._show_op(table.key)
         else:
-            self.app.open("evidence", **{"finding" if table.id == "findings" else "evidence": table.key})
+            key = table.key.split("#")[0]
+            self.app.open("evidence", **{"finding" if table.id == "findings" else "evidence": key})
 
     def do_next(self) -> None:
         step = self.step
@@ -242,6 +245,7 @@ class Investigate(CaseSheet):
 
     def _intervene(self, mechanism: str) -> None:
         self.desk.tried.add(mechanism)
+        self.stage = mechanism.split(".", 1)[0] if mechanism.split(".", 1)[0] in STAGE else self.stage
         self._start(f"intervention on {mechanism}", lambda r: r.intervene(mechanism))
 
     def _start(self, job: str, work: object) -> None:
@@ -269,7 +273,7 @@ class Investigate(CaseSheet):
         self.app.open("attach")
 
     def do_close_case(self) -> None:
-        self.app.open("owners")
+        self.app.close_case()
 
     def _show_op(self, key: str) -> None:
         table = self.query_one("#ops", Table)

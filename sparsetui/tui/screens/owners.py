@@ -11,6 +11,7 @@ from textual.widget import Widget
 from sparsetui.evidence.records import Gate
 from sparsetui.evidence.text import clean
 from sparsetui.flow import CLOSURE_ARTIFACTS, OWNERS
+from sparsetui.session.closure import TITLES, gates
 from sparsetui.session.state import SessionState
 from sparsetui.tui.actions import Action
 from sparsetui.tui.desk import Desk
@@ -19,11 +20,6 @@ from sparsetui.tui.screens.base import CaseSheet
 from sparsetui.tui.screens.dialogs import Form
 from sparsetui.tui.widgets.bars import Line
 from sparsetui.tui.widgets.table import Column, Row, Table
-
-
-def open_gates(state: SessionState) -> list[Gate]:
-    """The gates that do not hold."""
-    return [g for g in state.gates if g.state not in ("passed", "waived")]
 
 
 def why_not_close(desk: Desk) -> str | None:
@@ -37,11 +33,9 @@ def why_not_close(desk: Desk) -> str | None:
         return f"it was closed by {state.closed or 'somebody'}"
     if state.result is None:
         return "there is no verdict yet"
-    if not state.gates:
-        return "no gate has been evaluated yet; run the release stage"
-    failing = open_gates(state)
+    failing = [g for g in gates(state) if g.state not in ("passed", "waived")]
     if failing:
-        return "open gates: " + ", ".join(f"{g.gate} ({g.state})" for g in failing)
+        return f"{len(failing)} gates do not hold: " + ", ".join(f"{g.gate} ({g.state})" for g in failing)
     return None
 
 
@@ -63,18 +57,17 @@ class OwnersAndClosure(CaseSheet):
             title="owners",
         )
         yield Table(
-            [Column("gate", 12, 28), Column("state", 9, 10), Column("why", 16, 200), Column("by", 4, 18, drop=1)],
+            [Column("gate", 16, 40), Column("state", 9, 10), Column("why", 16, 200), Column("by", 4, 18, drop=1)],
             id="gates",
             classes="frame half",
             title="gates",
-            empty="no gate has been evaluated yet: r runs the release stage",
         )
         yield Line(id="verdict")
 
     def show(self) -> None:
         state = self.desk.state
         self.query_one("#roles", Table).set_rows([self._role(state, role) for role in OWNERS.values()])
-        self.query_one("#gates", Table).set_rows([_gate(g) for g in state.gates])
+        self.query_one("#gates", Table).set_rows([_gate(g) for g in gates(state)])
         why = why_not_close(self.desk)
         line = Text(" ")
         if state.closed is not None:
@@ -133,7 +126,7 @@ class OwnersAndClosure(CaseSheet):
 
     def _gate_here(self) -> Gate | None:
         key = self._on("gates")
-        return next((g for g in self.desk.state.gates if g.gate == key), None)
+        return next((g for g in gates(self.desk.state) if g.gate == key), None)
 
     def label(self, action: Action) -> str:
         if action.id == "run":
@@ -166,14 +159,13 @@ class OwnersAndClosure(CaseSheet):
     def do_assign(self) -> None:
         role = self._on("roles")
         assert role is not None
-        declared = str((self.desk.state.spec.get("owners") or {}).get(role, ""))
-        who = self.desk.state.owners.get(role, "") or declared
+        who = self.desk.state.owners.get(role, "")
 
         def done(values: dict[str, str] | None) -> None:
             if values:
                 self._record(f"owner of {role}", "owner", {"role": role, "who": values["who"], "source": "typed"})
 
-        self.app.push_screen(Form(f"who is the {role}?", [("who", "name or team", who)], _need("who")), done)
+        self.app.push_screen(Form(f"who is the {role}?", [("who", "name or team", who)], need("who")), done)
 
     def _attach_artifact(self) -> None:
         role = self._on("roles")
@@ -207,7 +199,7 @@ class OwnersAndClosure(CaseSheet):
                 self._record(f"sign-off of {role}", "signoff", {"role": role, **values})
 
         fields = [("who", "your name", self.desk.state.owners.get(role, "")), ("note", "a note (may be empty)", "")]
-        self.app.push_screen(Form(f"sign off as {role}", fields, _need("who")), done)
+        self.app.push_screen(Form(f"sign off as {role}", fields, need("who")), done)
 
     def do_waive(self) -> None:
         gate = self._gate_here()
@@ -218,14 +210,10 @@ class OwnersAndClosure(CaseSheet):
                 self._record(f"waiver of {gate.gate}", "waiver", {"gate": gate.gate, **values})
 
         fields = [("why", "reason (it stands in the memo)", ""), ("by", "your name (it stands in the memo)", "")]
-        self.app.push_screen(Form(f"waive gate {clean(gate.gate, 30)}", fields, _need("why", "by")), done)
+        self.app.push_screen(Form(f"waive gate {clean(gate.gate, 30)}", fields, need("why", "by")), done)
 
     def do_close_case(self) -> None:
-        def done(values: dict[str, str] | None) -> None:
-            if values:
-                self.app.record("closure", "closed", {"by": values["by"]})
-
-        self.app.push_screen(Form("close this investigation", [("by", "your name", "")], _need("by")), done)
+        self.app.close_case()
 
     def _record(self, job: str, kind: str, body: dict[str, Any]) -> None:
         self.app.record(job, kind, body)
@@ -235,7 +223,7 @@ class OwnersAndClosure(CaseSheet):
         self.call_after_refresh(self.draw_keys)
 
 
-def _need(*names: str) -> Any:
+def need(*names: str) -> Any:
     def check(values: dict[str, str]) -> str | None:
         empty = [n for n in names if not values[n]]
         return f"{' and '.join(empty)} cannot be empty" if empty else None
@@ -248,7 +236,7 @@ def _gate(g: Gate) -> Row:
     return Row(
         g.gate,
         (
-            clean(g.gate, 60),
+            clean(TITLES.get(g.gate, g.gate), 60),
             Text(f"{MARK.get(g.state, '·')} {g.state}", style=style),
             clean(g.why, 300),
             clean(g.by, 40),

@@ -24,6 +24,7 @@ class Column:
     most: int = 0
     right: bool = False
     drop: int = 0
+    short: str = ""  # the title where ``title`` does not fit
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,7 @@ class Table(Block):
         self.marked: set[str] = set()
         self.needle = ""
         self.sorted_by: int | None = None
+        self.tail = False  # as long as nobody moves in it, show the newest rows
         self.always_cursor = False  # show the cursor although another widget has the keys
 
     # content
@@ -94,6 +96,8 @@ class Table(Block):
             rows.sort(key=lambda r: _sort_key(r, self.sorted_by or 0))
         self.rows = rows
         at = next((i for i, r in enumerate(rows) if r.key == key), None)
+        if self.tail and not self._active:
+            at = len(rows) - 1
         self.cursor = at if at is not None else max(0, min(self.cursor, len(rows) - 1))
         self._follow()
         self.repaint()
@@ -142,10 +146,10 @@ class Table(Block):
             )
             for i in shown
         }
-        for i in shown:
-            more = max(0, min(want[i] - widths[i], spare))
-            widths[i] += more
-            spare -= more
+        while spare > 0 and (hungry := [i for i in shown if widths[i] < want[i]]):
+            for i in hungry[:spare]:  # a cell each in turn, so that no column starves another
+                widths[i] += 1
+                spare -= 1
         return widths
 
     def _cells(self, cells: Sequence[str | Text], widths: Sequence[int]) -> Text:
@@ -166,14 +170,16 @@ class Table(Block):
             out.append_text(Text(pad) + text if column.right else text + Text(pad))
         return out
 
+    def _title(self, i: int, width: int) -> str:
+        column = self.columns[i]
+        title = column.title if len(column.title) <= width or not column.short else column.short
+        return title + ("↓" if i == self.sorted_by and len(title) < width else "")
+
     def line_at(self, y: int) -> Text | None:
         widths = self._widths()
         if y == 0:
             head = Text("  ", style=HEAD)
-            titles = [
-                c.title + ("↓" if i == self.sorted_by and len(c.title) < widths[i] else "")
-                for i, c in enumerate(self.columns)
-            ]
+            titles = [self._title(i, widths[i]) for i in range(len(self.columns))]
             return head + Text(self._cells(titles, widths).plain, style=HEAD)
         if not self.rows:
             why = "no row holds “" + self.needle + "”" if self.needle and self.all_rows else self.empty
