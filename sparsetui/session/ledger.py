@@ -155,22 +155,31 @@ class _Piece:
 
 
 def _pieces(lines: Sequence[bytes]) -> tuple[list[_Piece], list[Damage]]:
-    """Lines with their events; two lines that a damaged newline glued together are taken apart again."""
+    """Lines with their events; lines that a damaged newline glued together are taken apart again."""
     pieces: list[_Piece] = []
     damage: list[Damage] = []
     for number, raw in enumerate(lines, 1):
         event = read_line(raw)
-        if event is None:
-            cut = raw.find(b'{"seq":', 1)
-            while cut > 0 and read_line(raw[cut:]) is None:
-                cut = raw.find(b'{"seq":', cut + 1)
-            if cut > 0:
-                left = raw[: cut - 1]
-                pieces.append(_Piece(number, left, read_line(left)))
-                damage.append(Damage(number, None, "two lines run into one: the newline between them is damaged"))
-                raw, event = raw[cut:], read_line(raw[cut:])
-        pieces.append(_Piece(number, raw, event))
+        glued: list[_Piece] = []
+        while event is None and (cut := _glued_at(raw)):
+            glued.append(_Piece(number, raw[cut:], read_line(raw[cut:])))
+            damage.append(Damage(number, None, "two lines run into one: the newline between them is damaged"))
+            raw = raw[: cut - 1]
+            event = read_line(raw)
+        pieces += [_Piece(number, raw, event), *reversed(glued)]
     return pieces, damage
+
+
+def _glued_at(raw: bytes) -> int:
+    """Where the last event inside ``raw`` starts; 0 when there is none. Looks at a few places only: lines can be huge."""
+    cut = len(raw)
+    for _ in range(16):
+        cut = raw.rfind(b'{"seq":', 1, cut)
+        if cut < 2:
+            return 0
+        if read_line(raw[cut:]) is not None:
+            return cut
+    return 0
 
 
 def read_line(raw: bytes) -> Event | None:

@@ -108,9 +108,12 @@ class Reader:
         first = read_line(whole[: whole.find(b"\n")]) if whole else None
         if size < self._offset or (whole and (first is None or first.prev != self._last)):
             # a line that had been read was taken back, because its fsync failed: nothing read so far can be built on
-            seen = {(e.seq, e.prev, e.time) for e in self._events}
+            seen = self._events
             self._load()
-            return [e for e in self._events if (e.seq, e.prev, e.time) not in seen]
+            same = 0
+            while same < min(len(seen), len(self._events)) and seen[same] == self._events[same]:
+                same += 1
+            return self._events[same:]
         fresh = self._take(whole)
         self._offset += len(whole)
         return fresh

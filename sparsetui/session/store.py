@@ -93,13 +93,16 @@ class Store:
                 except FileExistsError:
                     continue
             sync_folder(self.root)
-        write_header(path, header)
-        writer = Writer(path)
+        writer = None
         try:
+            write_header(path, header)
+            writer = Writer(path)
             body = {"title": header.title, "workload": workload, "host": header.host, "tool": header.tool}
             writer.append("session", body)
         except BaseException:
-            writer.close()
+            if writer is not None:
+                writer.close()
+            shutil.rmtree(path, ignore_errors=True)  # nothing was acknowledged yet
             raise
         return writer
 
