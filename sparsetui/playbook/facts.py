@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from sparsetui.evidence.records import Number
+from sparsetui.session import closure
 from sparsetui.session.state import SessionState
 
 Fact = float | int | str | bool | None
@@ -53,7 +54,7 @@ def _described() -> dict[str, str]:
         "energy.ratio": "energy failing / comparator",
         "replay.p50_ratio": "p50 under replay, failing / comparator",
         "replay.p99_ratio": "p99 under replay, failing / comparator",
-        "replay.sla_met": "whether the failing variant met the SLA under replay",
+        "replay.passed": "whether the replay met the SLA",
         "matrix.best": "the name of the fastest row of the trade-off matrix",
         "matrix.best_kind": "dense, structured, unstructured or mixed: the kind of that row",
         "native.seen": "whether samples of native symbols exist",
@@ -133,7 +134,7 @@ class Facts(Mapping[str, Fact]):
 def flatten(state: SessionState) -> Facts:
     """The facts of ``state``; pure. Names are those of :data:`FACTS` and :data:`PATTERNS`."""
     metrics = {**(state.result.metrics if state.result else {}), **state.metrics}
-    spec = state.spec.get("spec") if isinstance(state.spec.get("spec"), Mapping) else {}
+    spec = state.spec.get("spec", state.spec)
     out: dict[str, Fact] = {}
     _latency(out, metrics, spec)
     _sparsity(out, metrics, spec)
@@ -195,9 +196,14 @@ def _sparsity(out: dict[str, Fact], metrics: Mapping[str, Any], spec: Any) -> No
 
 
 def _quality(out: dict[str, Fact], metrics: Mapping[str, Any], spec: Any) -> None:
-    drift, gate = _number(metrics, "quality_drift"), _limit(spec, "quality", "max_drift")
-    out["quality_drift"], out["quality.max_drift"] = drift.value, gate
-    out["quality.within_gate"] = _within(drift, gate)
+    raw, gate = metrics.get("quality_drift"), _limit(spec, "quality", "max_drift")
+    drifts = [_number(metrics, "quality_drift")]
+    if isinstance(raw, Mapping) and "value" not in raw and "failing" not in raw:
+        drifts = [_number(raw, str(k)) for k in raw]  # one figure for each metric: the worst decides
+    sizes = [abs(d.value) for d in drifts if d.value is not None]
+    out["quality_drift"], out["quality.max_drift"] = max(sizes, default=None), gate
+    if sizes and gate is not None:
+        out["quality.within_gate"] = max(sizes) <= gate
 
 
 def _lock(out: dict[str, Fact], state: SessionState) -> None:
@@ -226,13 +232,10 @@ def _sections(out: dict[str, Fact], sections: Mapping[str, Any]) -> None:
     replay = sections.get("replay")
     if isinstance(replay, Mapping):
         for q in ("p50", "p99"):
-            sides = [
-                _first(replay, (side, q), (side, f"{q}_ms"), (side, "latency_ms", q)).value
-                for side in ("failing", "comparator")
-            ]
-            out[f"replay.{q}_ratio"] = _ratio(*sides)
-        met = _dig(replay, "failing", "sla_met")
-        out["replay.sla_met"] = met if isinstance(met, bool) else None
+            failing, comparator = (_number(replay, "variants", side, q).value for side in ("failing", "comparator"))
+            out[f"replay.{q}_ratio"] = _ratio(failing, comparator)
+        passed = replay.get("passed")
+        out["replay.passed"] = passed if isinstance(passed, bool) else None
     rows = _dig(sections.get("matrix"), "rows")
     if isinstance(rows, (list, tuple)):
         p50s = [(_first(r, ("p50",), ("p50_ms",)).value, r) for r in rows if isinstance(r, Mapping)]
@@ -259,7 +262,7 @@ def _native(out: dict[str, Fact], state: SessionState) -> None:
     eligible = [row for row in state.ops if row.eligible and row.variant == "failing"]
     if eligible:
         out["ops.families_split"] = len({row.fallback for row in eligible}) > 1
-    for gate in state.gates:
+    for gate in closure.gates(state):
         out[f"gate.{gate.gate}"] = gate.state
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from sparsetui.evidence.records import Evidence, Finding, Gate, Lock, Number, Result, Verdict
 from sparsetui.flow import ORDER
 from sparsetui.report.numbers import figure
+from sparsetui.session import closure
 from sparsetui.session.state import SessionState
 
 NO_PROOF = "no artifact"
@@ -79,7 +80,8 @@ def facts_of(state: SessionState) -> Facts:
 
 
 def gates_of(state: SessionState) -> tuple[Gate, ...]:
-    return state.gates
+    """The ten gates as they stand now: computed from the evidence, never taken from what was once written."""
+    return closure.gates(state)
 
 
 def share_text(number: Number | None) -> str:

@@ -73,7 +73,7 @@ def _owner(f: Facts, role: str) -> str:
 
 def incident_section(f: Facts) -> list[Block]:
     s, spec = f.state, f.state.spec
-    inner = spec.get("spec") if isinstance(spec.get("spec"), Mapping) else {}
+    inner = spec.get("spec", spec)
     rows: list[tuple[Cell, ...]] = [
         ("session", Code(s.id)),
         ("opened", s.created),
@@ -121,7 +121,8 @@ def _latency(metrics: Mapping[str, Any]) -> list[Block]:
 
 
 def _metric_rows(metrics: Mapping[str, Any]) -> list[tuple[Cell, ...]]:
-    rows: list[tuple[Cell, ...]] = []
+    floor = metric(metrics, "latency_ms", "floor")
+    rows: list[tuple[Cell, ...]] = [] if floor.value is None else [("noise floor", figure(floor, percent=True))]
     known = {key for key, _, _ in METRICS} | {"latency_ms"}
     order = [(k, w, p) for k, w, p in METRICS if k in metrics]
     order += [(k, k.replace("_", " "), False) for k in sorted(metrics) if k not in known]

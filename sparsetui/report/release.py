@@ -9,8 +9,9 @@ from sparsetui.evidence.records import Number
 from sparsetui.flow import CLOSURE_ARTIFACTS, OWNERS
 from sparsetui.report.document import Block, Cell, Heading, Para, Strong, Table
 from sparsetui.report.facts import Facts
-from sparsetui.report.numbers import figure, metric
+from sparsetui.report.numbers import as_number, figure, metric
 from sparsetui.report.sections import section_blocks
+from sparsetui.session.closure import TITLES
 
 RESPONSIBILITY = {
     "ML performance engineer": "mechanism and architecture intent",
@@ -19,8 +20,8 @@ RESPONSIBILITY = {
     "production reliability owner": "SLA, guardrails and rollback",
 }
 
-# gates whose name holds one of these words are checks of the result, and belong into the validation matrix too
-VALIDATING = ("quality", "tail", "replay", "rollback", "reproduced", "stable")
+# gates that check the result, and so belong into the validation matrix too
+VALIDATING = ("reproduced", "stable", "tails", "quality", "replay", "rollback")
 
 
 def owners_section(f: Facts) -> list[Block]:
@@ -48,7 +49,7 @@ def owners_section(f: Facts) -> list[Block]:
 
 def validation_section(f: Facts) -> list[Block]:
     """Each check against its own limit; a limit nobody set is said to be missing rather than passed."""
-    spec = f.state.spec.get("spec") if isinstance(f.state.spec.get("spec"), Mapping) else {}
+    spec = f.state.spec.get("spec", f.state.spec)
     rows: list[tuple[Cell, ...]] = []
     for q in ("p50", "p95", "p99"):
         limit = _limit(spec, "sla", f"{q}_ms")
@@ -57,15 +58,23 @@ def validation_section(f: Facts) -> list[Block]:
             continue
         figures = [figure(n, unit="ms") for n in sides]
         rows.append((f"latency {q}", *figures, _at_most(limit, "ms"), _held(sides[0], limit)))
-    drift, gate = metric(f.metrics, "quality_drift"), _limit(spec, "quality", "max_drift")
-    rows.append(("quality drift", figure(drift), "reference", _at_most(gate, ""), _held(drift, gate)))
+    gate = _limit(spec, "quality", "max_drift")
+    for name, drift in _drifts(f.metrics.get("quality_drift")):
+        rows.append((name, figure(drift), "reference", _at_most(gate, ""), _held(drift, gate)))
     for words, name, key in (("speed-up", "real_speedup", "speedup"), ("sparsity", "nominal_sparsity", "sparsity")):
         claim = _limit(spec, "declared", key)
         if claim is not None:
             got = metric(f.metrics, name)
             rows.append((f"declared {words}", figure(got), "", f"at least {claim:g}", _held(got, claim, least=True)))
-    rows.extend((f"gate: {g.gate}", "", "", g.why, g.state) for g in f.gates if any(w in g.gate for w in VALIDATING))
+    rows.extend((f"gate: {g.gate}", "", "", g.why, g.state) for g in f.gates if g.gate in VALIDATING)
     return [Heading("Validation matrix"), Table(("check", "failing", "comparator", "limit", "outcome"), tuple(rows))]
+
+
+def _drifts(raw: Any) -> list[tuple[str, Number]]:
+    """One drift, or one for each metric of the user's evaluation."""
+    if isinstance(raw, Mapping) and "value" not in raw and "failing" not in raw and raw:
+        return [(f"drift of {str(name).replace('_', ' ')}", as_number(n)) for name, n in raw.items()]
+    return [("quality drift", metric({"d": raw}, "d"))]
 
 
 def _limit(spec: Any, *path: str) -> float | None:
@@ -98,15 +107,30 @@ def rollback_section(f: Facts) -> list[Block]:
     criteria = f.state.sections.get("rollback")
     rehearsal = f.state.sections.get("rehearsal")
     if criteria is None:
-        blocks.append(Para("No criteria were generated: they need a measured noise floor and an SLA."))
+        blocks.extend(_criteria(rehearsal))
     else:
         blocks.extend(section_blocks(criteria))
     blocks.append(Heading("Rehearsal", 3))
     if rehearsal is None:
         blocks.append(Para("Not rehearsed."))
     else:
-        blocks.extend(section_blocks(rehearsal))
+        shown = rehearsal
+        if isinstance(rehearsal, Mapping):
+            shown = {k: v for k, v in rehearsal.items() if k != "criteria" or criteria is not None}
+        blocks.extend(section_blocks(shown))
     return blocks
+
+
+def _stands(state: str) -> Cell:
+    return state if state == "passed" else Strong(state)
+
+
+def _criteria(rehearsal: Any) -> list[Block]:
+    """The criteria that were rehearsed, where no section of their own holds them."""
+    criteria = rehearsal.get("criteria") if isinstance(rehearsal, Mapping) else None
+    if not criteria:
+        return [Para("No criteria were generated: they need a measured noise floor or an SLA.")]
+    return section_blocks(list(criteria) if isinstance(criteria, (list, tuple)) else criteria)
 
 
 def gates_section(f: Facts) -> list[Block]:
@@ -115,7 +139,13 @@ def gates_section(f: Facts) -> list[Block]:
         blocks.append(Para("No gate has been evaluated."))
         return blocks
     rows = tuple(
-        (g.gate, Strong(g.state) if g.state != "passed" else g.state, g.why, g.by, ", ".join(g.evidence))
+        (
+            TITLES.get(g.gate, g.gate),
+            Strong(g.state) if g.state != "passed" else g.state,
+            g.why,
+            g.by,
+            ", ".join(g.evidence),
+        )
         for g in f.gates
     )
     blocks.append(Table(("gate", "state", "why", "waived by", "evidence"), rows))
@@ -136,7 +166,7 @@ def closed_line(f: Facts) -> Block:
     if not f.gates:
         return Para((Strong("Gates:"), " none has been evaluated yet."))
     if f.open_gates:
-        names = ", ".join(f"{g.gate} ({g.state})" for g in f.open_gates)
+        names = "; ".join(f"{TITLES.get(g.gate, g.gate)} ({g.state})" for g in f.open_gates)
         return Para((Strong("Gates that do not hold:"), f" {names}."))
     waived = [g for g in f.gates if g.state == "waived"]
     said = f" all {len(f.gates)} hold" + (f", {len(waived)} of them by waiver" if waived else "") + "."
