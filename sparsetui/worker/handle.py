@@ -109,7 +109,7 @@ class Server:
         try:
             self._await_ready(link, python, began, deadline_s, cancel)
         except BaseException:
-            self.close()
+            self.close(0.5)
             raise
         return self
 
@@ -196,7 +196,10 @@ class Server:
         full["folder"] = os.fspath(full["folder"])
         replica = Replica(link, self.memory_bytes, self.launch.label)
         scratch = self.scratch / f"replica-{link.process.pid}-{replica.token}"
-        scratch.mkdir(parents=True, exist_ok=True, mode=0o700)
+        try:
+            scratch.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as why:
+            raise self._fault(f"the scratch folder {scratch} cannot be made: {why.strerror}", began) from None
         replica.open(full, str(scratch), deadline_s)
         self._replicas.add(replica)
         self._announce(["fork", str(full.get("entry", ""))], f"run {full.get('entry', '')} in a replica", replica.pid)

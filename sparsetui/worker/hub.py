@@ -6,6 +6,7 @@ here, and so is everything that must happen while the caller sleeps in a call.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import threading
@@ -111,7 +112,8 @@ class Hub:
             if now >= next_tick:
                 next_tick = now + TICK_S
                 for callback in list(self._tickers.values()):
-                    callback(now)
+                    with contextlib.suppress(OSError, RuntimeError):  # no descriptor or thread to be had this time
+                        callback(now)
 
     def _read(self, watch: Watch, rounds: int = 1) -> None:
         for _ in range(rounds):

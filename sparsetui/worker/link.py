@@ -167,5 +167,5 @@ def _created(pid: int) -> float:
     """When a process was started, or 0.0 if it is gone: with its id, this names it for good."""
     try:
         return psutil.Process(pid).create_time()
-    except psutil.Error:
+    except (psutil.Error, OSError):
         return 0.0

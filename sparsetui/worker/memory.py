@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 import psutil
@@ -11,6 +12,7 @@ from sparsetui.worker.child.limits import children
 
 MOST_PROCESSES = 512  # of one replica; more is taken for a fork bomb
 _REFRESH_S = 0.25
+_HOST_RESERVE = 0.03  # of all memory; with less left there is no time to count carefully
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -35,6 +37,8 @@ class Tree:
         self.pid = pid
         self.pids: tuple[int, ...] = (pid,)
         self._looked = 0.0
+        self._weighed: int | None = None  # as of the last weighing, in bytes
+        self._weighing = threading.Event()
 
     def refresh(self, now: float) -> int:
         """The number of processes, looked up again if the last look is older than a quarter of a second."""
@@ -44,11 +48,26 @@ class Tree:
         return len(self.pids)
 
     def bytes_used(self, ceiling: int) -> int:
-        """Memory of all in bytes. Pages that forks share are counted once if it matters, that is above ``ceiling``."""
+        """Memory of all in bytes. Pages that forks share are counted once if it matters, that is above ``ceiling``.
+
+        That count is slow, and slower still against processes that keep forking, so it is made in a thread of its own;
+        until it is done the sum is taken to be at the ceiling, unless the host itself runs out.
+        """
         total = sum(_statm(pid) for pid in self.pids)
-        if total > ceiling and len(self.pids) > 1:
-            total = sum(_pss(pid) for pid in self.pids)
-        return total
+        if total <= ceiling or len(self.pids) == 1:
+            self._weighed = None
+            return total
+        memory = psutil.virtual_memory()
+        if memory.available < _HOST_RESERVE * memory.total:
+            return total
+        if not self._weighing.is_set():
+            self._weighing.set()
+            threading.Thread(target=self._weigh, name="sparsetui-worker-weigh", daemon=True).start()
+        return ceiling if self._weighed is None else min(total, self._weighed)
+
+    def _weigh(self) -> None:
+        self._weighed = sum(_pss(pid) for pid in self.pids)
+        self._weighing.clear()
 
 
 def descendants(pid: int, most: int = 10_000) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import select
@@ -60,27 +61,32 @@ class Replica:
     def open(self, spec: dict[str, Any], scratch: str, deadline_s: float) -> None:
         """Have the server fork it. Raises :class:`WorkerFault` of kind ``launch``."""
         began = time.monotonic()
-        ours, theirs = socket.socketpair()
-        out_r, out_w = os.pipe()
-        err_r, err_w = os.pipe()
-        for fd in (out_w, err_w):
-            _enlarge(fd)
-        self._socket = ours
-        self._pipes = [hub().watch(out_r, self._out.feed), hub().watch(err_r, self._err.feed)]
         message = {"token": self.token, "spec": spec, "scratch": scratch, "memory_bytes": self.memory_bytes}
         try:
-            self._link.spawn(message, [theirs.fileno(), out_w, err_w])
-            self._spawned.wait(deadline_s)
+            with contextlib.ExitStack() as theirs:
+                fds = self._make_ends(theirs)
+                self._link.spawn(message, fds)
+                self._spawned.wait(deadline_s)
         except (OSError, wire.WireError) as why:
             self._spawn_error = str(why)
-        finally:
-            theirs.close()
-            os.close(out_w)
-            os.close(err_w)
         if not self.pid:
             self._release()
+            self._link.forget(self.token)
             problem = self._spawn_error or f"the fork server did not answer within {deadline_s:.0f} s"
             raise WorkerFault(self._fault("launch", f"no replica could be forked: {problem}", "spawn", began))
+
+    def _make_ends(self, theirs: contextlib.ExitStack) -> list[int]:
+        """Keep our ends of the message socket and both pipes; the other ends are closed with ``theirs``."""
+        self._socket, socket_of_replica = socket.socketpair()
+        theirs.enter_context(socket_of_replica)
+        fds = [socket_of_replica.fileno()]
+        for capture in (self._out, self._err):
+            read, write = os.pipe()
+            theirs.callback(os.close, write)
+            self._pipes.append(hub().watch(read, capture.feed))
+            _enlarge(write)
+            fds.append(write)
+        return fds
 
     def _heard(self, message: dict[str, Any]) -> None:
         """Hub thread: what the server tells of this replica."""
@@ -338,7 +344,5 @@ class Replica:
 
 
 def _enlarge(pipe: int) -> None:
-    import fcntl
-
     with contextlib.suppress(OSError):  # a user's share of pipe memory may be used up; the default size serves too
         fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)

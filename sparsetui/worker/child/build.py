@@ -1,5 +1,6 @@
 """The verb ``build``: call the variant's builder once and load the inputs."""
 
+import contextlib
 import time
 from typing import Any, Dict
 
@@ -11,13 +12,15 @@ def build(context: Any, args: Dict[str, Any]) -> Dict[str, Any]:
 
     Answers ``seconds`` of the builder (module import included), the number of ``inputs``, the ``torch`` version, the
     number of ``threads``, ``rss_bytes`` and, for a derived variant, how many tensors were ``densified`` and how many
-    sparse ones could not be reached (``still_sparse``).
+    sparse ones could not be reached (``still_sparse``). With ``watch`` in the spec, the builder runs under
+    :class:`sparsetui.probes.loading.Watch`, whose report is added.
 
     Random generators are seeded before the builder and again before the inputs: both variants then draw the same
     inputs, however many numbers their builders consumed.
     """
     import torch
 
+    from sparsetui.probes import loading
     from sparsetui.worker.child.replica import seed_all
 
     spec = context.spec
@@ -26,13 +29,18 @@ def build(context: Any, args: Dict[str, Any]) -> Dict[str, Any]:
     began = time.perf_counter()
     builder = load.resolve_callable(str(spec["entry"]), folder)
     context.emit({"doing": "build", "entry": spec["entry"]})
-    made = builder()
+    watch = loading.Watch() if spec.get("watch") else None
+    with watch or contextlib.nullcontext():
+        made = builder()
     seconds = time.perf_counter() - began
     if not callable(made):
         raise load.LoadError(
             "entry %r: it returned %s; expected an nn.Module or a callable" % (spec["entry"], type(made).__name__)
         )
     answer: Dict[str, Any] = {"seconds": seconds}
+    if watch is not None:
+        answer.update(watch.report(made))
+    context.state["resolve"] = lambda entry: load.resolve_callable(entry, folder)
     if spec.get("derive") == "dense":
         answer.update(_densify(made))
     context.emit({"doing": "inputs"})

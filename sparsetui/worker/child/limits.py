@@ -48,11 +48,17 @@ def _lower(which: int, limit: int) -> None:
 def apply(memory_bytes: Optional[int], threads_now: Optional[int]) -> None:
     """Bound this process and its children: private memory, no core dump, and a guard against fork bombs."""
     if memory_bytes:
-        _lower(resource.RLIMIT_DATA, memory_bytes)
+        _lower(resource.RLIMIT_DATA, memory_bytes + _stacks())
     # 1, not 0: where core_pattern is a pipe the kernel ignores a limit of 0, and a crash handler would read gigabytes
     _lower(resource.RLIMIT_CORE, 1)
     if threads_now is not None:
         _lower(resource.RLIMIT_NPROC, threads_now + _MOST_THREADS_MORE)
+
+
+def _stacks() -> int:
+    """Address space that two threads a core reserve for their stacks: it counts as data, and is hardly ever used."""
+    stack = resource.getrlimit(resource.RLIMIT_STACK)[0]
+    return 2 * (os.cpu_count() or 1) * (stack if 0 < stack < 1 << 30 else 2 << 20)
 
 
 def threads_of_user() -> Optional[int]:

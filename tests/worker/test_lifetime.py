@@ -1,0 +1,125 @@
+"""Nothing outlives the tool, however it ends."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from sparsetui.worker.faults import WorkerFault
+from sparsetui.worker.handle import Launch, Server
+
+CASES = Path(__file__).parent / "cases"
+Gone = Callable[..., bool]
+
+TOOL = """
+import sys, time
+from pathlib import Path
+from sparsetui.worker.handle import Launch, Server
+folder = Path(sys.argv[1])
+server = Server(Launch(folder=folder, env={"PYTHONPATH": str(folder)}), sys.argv[2]).start()
+idle = server.spawn({"entry": "good.py:linear"})
+busy = server.spawn({"entry": "good.py:linear", "verbs": "table:VERBS"})
+daemon = busy.call("start_daemon", deadline_s=20)["pid"]
+print(server.pid, idle.pid, busy.pid, daemon, flush=True)
+END
+"""
+
+
+def run_tool(end: str, scratch: Path) -> tuple[subprocess.Popen[str], list[int]]:
+    tool = subprocess.Popen(
+        [sys.executable, "-c", TOOL.replace("END", end), str(CASES), str(scratch)], stdout=subprocess.PIPE, text=True
+    )
+    assert tool.stdout is not None
+    pids = [int(p) for p in tool.stdout.readline().split()]
+    assert len(pids) == 4
+    return tool, pids
+
+
+def test_kill_dash_nine_of_the_tool_leaves_no_process(tmp_path: Path, gone: Gone) -> None:
+    tool, pids = run_tool("busy.call('stall', deadline_s=600)", tmp_path)
+    assert all(psutil.pid_exists(p) for p in pids)
+    tool.send_signal(signal.SIGKILL)
+    tool.wait()
+    assert [p for p in pids if not gone(p)] == []
+
+
+@pytest.mark.parametrize("end", ["sys.exit(0)", "raise SystemError", "del server, idle, busy; time.sleep(600)"])
+def test_an_end_without_close_leaves_no_process(tmp_path: Path, gone: Gone, end: str) -> None:
+    tool, pids = run_tool(end, tmp_path)
+    try:
+        assert [p for p in pids if not gone(p)] == []
+    finally:
+        tool.kill()
+        tool.wait()
+
+
+def test_close_ends_busy_replicas_and_their_daemons(tmp_path: Path, gone: Gone) -> None:
+    launch = Launch(folder=CASES, env={"PYTHONPATH": str(CASES)})
+    faults: list[WorkerFault] = []
+    stalled = threading.Event()
+    with Server(launch, tmp_path) as server:
+        replica = server.spawn({"entry": "good.py:linear", "verbs": "table:VERBS"})
+        daemon = replica.call("start_daemon", deadline_s=20)["pid"]
+
+        def stall() -> None:
+            try:
+                replica.call("stall", deadline_s=60, on_message=lambda _: stalled.set())
+            except WorkerFault as why:
+                faults.append(why)
+
+        caller = threading.Thread(target=stall)
+        caller.start()
+        assert stalled.wait(20)
+    caller.join(10)
+    assert not caller.is_alive()
+    assert faults[0].fault.kind == "signal"
+    assert gone(replica.pid)
+    assert gone(daemon)
+    server.close()  # again
+
+
+def test_closing_a_replica_ends_what_it_started_and_spares_the_others(server: Server, gone: Gone) -> None:
+    spec = {"entry": "good.py:linear", "verbs": "table:VERBS"}
+    with server.spawn(spec) as one, server.spawn(spec) as two:
+        mine = one.call("start_daemon", deadline_s=20)["pid"]
+        other = two.call("start_daemon", deadline_s=20)["pid"]
+        one.close()
+        assert gone(mine)
+        assert psutil.pid_exists(other)
+        assert two.call("ping", deadline_s=5)["pid"] == two.pid
+
+
+def test_many_replicas_leave_no_descriptor_and_no_thread(server: Server) -> None:
+    def cycle() -> None:
+        with server.spawn({"entry": "good.py:linear"}) as replica:
+            replica.call("ping", deadline_s=10)
+
+    def held() -> tuple[int, int, int]:
+        gc.collect()
+        server.captured()  # the hub has done all that was asked of it before
+        assert server.pid is not None
+        theirs = psutil.Process(server.pid).num_fds()
+        return len(os.listdir("/proc/self/fd")), threading.active_count(), theirs
+
+    cycle()
+    before = held()
+    for _ in range(25):
+        cycle()
+    assert held() == before
+
+
+def test_every_process_is_announced(tmp_path: Path) -> None:
+    heard: list[dict[str, object]] = []
+    with Server(Launch(folder=CASES, label="failing"), tmp_path, heard.append) as server:
+        replica = server.spawn({"entry": "good.py:linear"})
+        assert [c["pid"] for c in heard] == [server.pid, replica.pid]
+    assert heard[0]["argv"] == [sys.executable, str(CASES.parents[2] / "sparsetui/worker/child/bootstrap.py")]
