@@ -13,7 +13,9 @@ from sparsetui.report.numbers import as_number, brief, fallback_overhead, figure
 from sparsetui.report.plots import bar, budget_bars, distribution, fit, reality_check, spark
 from sparsetui.runner.api import Live
 from sparsetui.session.state import SessionState
-from sparsetui.tui.look import ACCENT, COMPARATOR, DIM, FAILING, HEAD, OK
+from sparsetui.tui.look import ACCENT, COMPARATOR, DIM, FAILING, HEAD, OK, ink
+
+ENOUGH = 30  # block medians that a distribution is drawn from
 
 
 def live_lines(state: SessionState, live: Live, width: int, height: int, unicode: bool) -> list[Text]:
@@ -24,22 +26,23 @@ def live_lines(state: SessionState, live: Live, width: int, height: int, unicode
         lines = []
         right = reality(state.metrics, 36, unicode) if state.metrics else []
         for i in range(max(len(left), len(right))):
-            a = left[i] if i < len(left) else Text()
-            lines.append(a + Text(" " * max(2, width - 36 - a.cell_len)) + right[i] if i < len(right) else a)
+            a = left[i] if i < len(left) else ink()
+            lines.append(a + ink(" " * max(2, width - 36 - a.cell_len)) + right[i] if i < len(right) else a)
     else:
-        bars = [Text(x) for x in reality_check(state.metrics, width, unicode)] if state.metrics else []
-        lines = left + ([Text(), *_tint(bars, ACCENT, OK, FAILING)] if bars else [])
+        bars = [ink(x) for x in reality_check(state.metrics, width, unicode)] if state.metrics else []
+        lines = left + ([ink(), *_tint(bars, ACCENT, OK, FAILING)] if bars else [])
     lines += counters(state, live, width)
     if state.budget is not None:
-        lines.append(Text())
+        lines.append(ink())
         title, *shares = budget_bars(state.budget, width, unicode)
-        lines += [Text(title, style=HEAD), *_tint([Text(x) for x in shares], FAILING)]
-    if len(lines) + 9 <= height and len(live.latency_ms) >= 2:
-        names = list(live.latency_ms)[:2]
+        lines += [ink(title, style=HEAD), *_tint([ink(x) for x in shares], FAILING)]
+    enough = [a for a, v in live.latency_ms.items() if len(v) >= ENOUGH]
+    if len(lines) + 9 <= height and len(enough) >= 2:
+        names = enough[:2]
         chart = distribution(
             live.latency_ms[names[0]], live.latency_ms[names[1]], width, 8, unicode, names=(names[0], names[1])
         )
-        lines += [Text(), *(Text(x) for x in chart)]
+        lines += [ink(), *(ink(x) for x in chart)]
     return lines
 
 
@@ -54,7 +57,7 @@ def reality(metrics: Mapping[str, object], width: int, unicode: bool) -> list[Te
     )
     lines = []
     for name, number, share, style in rows:
-        line = Text(f"{name:<17} ", style=DIM)
+        line = ink(f"{name:<17} ", style=DIM)
         if number.value is None:
             line.append("– not measured", style=DIM)
         else:
@@ -79,7 +82,7 @@ def strips(state: SessionState, live: Live, width: int, unicode: bool) -> list[T
     """A line a variant: strip of block medians on one scale, then its percentiles; under them ratio and noise floor."""
     arms = list(live.latency_ms) or [v for v in ("failing", "comparator") if v in state.metrics.get("latency_ms", {})]
     if not arms:
-        return [Text("no latency has been measured yet; the execution stage runs the clock", style=DIM)]
+        return [ink("no latency has been measured yet; the execution stage runs the clock", style=DIM)]
     top = max((v for a in arms for v in live.latency_ms.get(a, ()) if math.isfinite(v)), default=None)
     name_width = max(len(a) for a in arms)
     texts = {a: _percentiles(state, live, a) for a in arms}
@@ -87,7 +90,7 @@ def strips(state: SessionState, live: Live, width: int, unicode: bool) -> list[T
     lines = []
     for arm in arms[:4]:
         style = COMPARATOR if arm == "comparator" else FAILING
-        line = Text(fit(clean(arm), name_width) + " ", style=HEAD)
+        line = ink(fit(clean(arm), name_width) + " ", style=HEAD)
         if room >= 6:
             line.append(spark(live.latency_ms.get(arm, ()), room, unicode, low=0.0, high=top), style=style)
             line.append("  ")
@@ -112,7 +115,7 @@ def _ratio_line(state: SessionState, live: Live) -> Text:
     ratio = live.ratio or metric(state.metrics, "latency_ms", "ratio")
     if ratio.value is None:
         ratio = metric(state.metrics, "latency_ms", "ratio", "p50")
-    line = Text()
+    line = ink()
     if ratio.value is not None:
         line.append("ratio ", style=DIM)
         line.append(figure(ratio, unit="×", count=False, mark=False), style=HEAD)
@@ -135,12 +138,12 @@ def counters(state: SessionState, live: Live, width: int) -> list[Text]:
         if number.value is not None
     ]
     lines: list[Text] = []
-    line = Text()
+    line = ink()
     for label, number in shown:
-        item = Text(clean(label, 30) + " ", style=DIM) + Text(_counter(label, number))
+        item = ink(clean(label, 30) + " ", style=DIM) + ink(_counter(label, number))
         if line and line.cell_len + 3 + item.cell_len > width:
             lines.append(line)
-            line = Text()
+            line = ink()
         if line:
             line.append("   ")
         line.append_text(item)

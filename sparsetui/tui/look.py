@@ -6,6 +6,7 @@ light backgrounds and with no colour at all. A state is always a mark or a word;
 
 from __future__ import annotations
 
+from rich.text import Text
 from textual.theme import Theme
 
 # roles -> rich styles
@@ -44,6 +45,12 @@ MARK_STYLE = {
     "running": ACCENT,
     "waived": WARN,
 }
+
+
+def ink(text: str = "", style: str = "") -> Text:
+    """``text`` in ``style``; what is appended later does not take the style on. Never markup."""
+    return Text.assemble((text, style)) if style else Text(text)
+
 
 # One character each, so that no column moves when a terminal has no unicode.
 _ASCII = {

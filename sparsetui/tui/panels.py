@@ -15,7 +15,7 @@ from sparsetui.report.plots import fit
 from sparsetui.runner.api import Live
 from sparsetui.session.state import SessionState
 from sparsetui.tui.guide import closes, found_line, stage_state, to_run
-from sparsetui.tui.look import ACCENT, BAD, DIM, FAILING, HEAD, KEY, MARK, MARK_STYLE, OK, WARN
+from sparsetui.tui.look import ACCENT, BAD, DIM, FAILING, HEAD, KEY, MARK, MARK_STYLE, OK, WARN, ink
 from sparsetui.tui.widgets.table import Column, Row
 
 OP_COLUMNS = (
@@ -50,7 +50,7 @@ def flow_rail(state: SessionState, live: Live, here: str, focused: bool) -> list
     for stage in STAGES:
         mark = stage_state(state, live, stage.id)
         seconds = sum(p.seconds or 0.0 for p in state.phases if p.stage == stage.id and p.state != "started")
-        line = Text(MARK["now"] if stage.id == here else " ", style=ACCENT)
+        line = ink(MARK["now"] if stage.id == here else " ", style=ACCENT)
         line.append(MARK[mark] + " ", style=MARK_STYLE.get(mark, DIM))
         line.append(fit(stage.id, 11), style=HEAD if stage.id == here else "")
         if seconds >= 0.05:
@@ -63,7 +63,7 @@ def flow_rail(state: SessionState, live: Live, here: str, focused: bool) -> list
 
 def flow_line(state: SessionState, live: Live, here: str, focused: bool) -> Text:
     """The same in one line, for narrow screens."""
-    line = Text()
+    line = ink()
     for stage in STAGES:
         mark = stage_state(state, live, stage.id)
         now = stage.id == here
@@ -79,16 +79,16 @@ def guide(state: SessionState, stage: Stage, step: Text, width: int, *, rows: in
     """Question, what is to be run, what was found, next step, in ``rows`` lines."""
     mark, found = found_line(state, stage.id)
     says = _playbook_says(state, stage.id)
-    question = Text(stage.question, style=HEAD)
-    runs = Text("runs  ", style=DIM) + Text(to_run(stage))
+    question = ink(stage.question, style=HEAD)
+    runs = ink("runs  ", style=DIM) + ink(to_run(stage))
     if says:
-        runs = Text("plays ", style=DIM) + Text(says)
-    result = Text("found ", style=DIM) + Text(MARK[mark] + " ", style=MARK_STYLE.get(mark, DIM)) + Text(clean(found))
+        runs = ink("plays ", style=DIM) + ink(says)
+    result = ink("found ", style=DIM) + ink(MARK[mark] + " ", style=MARK_STYLE.get(mark, DIM)) + ink(clean(found))
     room = rows - 2
     said = _wrap(result, width, max(1, room - 1), 6)
     lines = [question, *_wrap(runs, width, max(1, room - len(said)), 6), *said]
     while len(lines) < rows - 1:
-        lines.append(Text())
+        lines.append(ink())
     lines.append(step)
     return lines
 
@@ -108,7 +108,7 @@ def _wrap(text: Text, width: int, most: int, indent: int) -> list[Text]:
     if text.cell_len <= width or most <= 1:
         return [text]
     parts = list(text.wrap(Console(width=width), width - indent))
-    out = [parts[0]] + [Text(" " * indent) + p for p in parts[1:]]
+    out = [parts[0]] + [ink(" " * indent) + p for p in parts[1:]]
     if len(out) > most:
         out = out[:most]
         out[-1].append(" …")
@@ -130,7 +130,7 @@ def op_rows(ops: Sequence[OpRow]) -> list[Row]:
                 (
                     clean(op.op, 60),
                     clean(op.module or "–", 80),
-                    Text(clean(op.path, 24), style=FAILING if op.fallback else ""),
+                    ink(clean(op.path, 24), style=FAILING if op.fallback else ""),
                     brief(op.calls_per_step),
                     brief(op.self_ms_per_step.value),
                     "–" if op.weight_zeros is None else f"{100 * op.weight_zeros:.0f}%",
@@ -145,18 +145,18 @@ def op_rows(ops: Sequence[OpRow]) -> list[Row]:
 
 def _fallback(op: OpRow) -> Text:
     if op.fallback:
-        return Text("▲ dense", style=BAD)
-    return Text("✓ sparse", style=OK) if op.eligible else Text("–", style=DIM)
+        return ink("▲ dense", style=BAD)
+    return ink("✓ sparse", style=OK) if op.eligible else ink("–", style=DIM)
 
 
 def _ratio(ratio: float | None) -> Text:
     if ratio is None or not math.isfinite(ratio):
-        return Text("–", style=DIM)
+        return ink("–", style=DIM)
     if ratio >= 1.1:
-        return Text(f"▲ {ratio:.1f}× slower", style=BAD)
+        return ink(f"▲ {ratio:.1f}× slower", style=BAD)
     if ratio <= 0.9:
-        return Text(f"  {1 / ratio:.1f}× faster" if ratio > 0 else "–", style=OK)
-    return Text(f"  {ratio:.2f}×")
+        return ink(f"  {1 / ratio:.1f}× faster" if ratio > 0 else "–", style=OK)
+    return ink(f"  {ratio:.2f}×")
 
 
 def op_details(op: OpRow) -> list[str]:
@@ -180,14 +180,14 @@ def finding_rows(findings: Sequence[Finding], narrow_column: bool = False) -> li
     order = {s.id: i for i, s in enumerate(STAGES)}
     rows = []
     for f in sorted(findings, key=lambda f: (not f.material, order.get(f.stage, 9))):
-        mark = Text("▲ " if f.material else "– ", style=BAD if f.material else DIM)
+        mark = ink("▲ " if f.material else "– ", style=BAD if f.material else DIM)
         name = f.mechanism.split(".", 1)[-1] if narrow_column else f.mechanism
         rows.append(
             Row(
                 f.mechanism,
                 (
-                    mark + Text(clean(name, 60), style="" if f.material else DIM),
-                    Text(f.confidence if f.material else "ruled out", style="" if f.material else DIM),
+                    mark + ink(clean(name, 60), style="" if f.material else DIM),
+                    ink(f.confidence if f.material else "ruled out", style="" if f.material else DIM),
                     closes(f) or "–",
                     clean(f.summary or f.reason, 300),
                 ),
@@ -198,7 +198,7 @@ def finding_rows(findings: Sequence[Finding], narrow_column: bool = False) -> li
             said += [p.module for p in f.where[:2]] if f.material else []
             said += [f.owner] if f.material else []
             rows += [
-                Row(f"{f.mechanism}#{i}", (Text("  " + clean(line, 60), style=DIM), "", "", ""))
+                Row(f"{f.mechanism}#{i}", (ink("  " + clean(line, 60), style=DIM), "", "", ""))
                 for i, line in enumerate(filter(None, said), 1)
             ]
     return rows
@@ -207,7 +207,7 @@ def finding_rows(findings: Sequence[Finding], narrow_column: bool = False) -> li
 def evidence_rows(evidence: Sequence[Evidence]) -> list[Row]:
     rows = []
     for e in evidence:
-        quality = Text(e.quality, style=WARN if e.quality in ("estimated", "unavailable") else "")
+        quality = ink(e.quality, style=WARN if e.quality in ("estimated", "unavailable") else "")
         variant = f"{e.variant}: " if e.variant else ""
         seconds = "–" if e.seconds is None else f"{e.seconds:.1f}"
         rows.append(
@@ -229,7 +229,7 @@ def evidence_rows(evidence: Sequence[Evidence]) -> list[Row]:
 
 def tabs(names: Sequence[tuple[str, str]], on: str) -> Text:
     """The tab line of narrow screens: ``names`` are (id, label)."""
-    line = Text()
+    line = ink()
     for id, label in names:
         if line:
             line.append("  ", style=DIM)

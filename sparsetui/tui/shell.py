@@ -95,13 +95,10 @@ class SparseApp(App[int]):
                 break
         self.set_interval(1.0, self._tick)
         if "session" in self._start:
-            self.push_screen(screen("home")())
             self.open_session(self._start["session"])
         elif "workload" in self._start:
-            self.push_screen(screen("home")())
             self._put_on_desk(self._start["workload"])
         elif "drill" in self._start:
-            self.push_screen(screen("home")())
             self._put_on_desk(self._start["drill"].workload, self._start["drill"])
         else:
             self.push_screen(screen("home")())
@@ -131,6 +128,8 @@ class SparseApp(App[int]):
             try:
                 remark = self.desk.open_session(ref)
             except Exception as error:  # a damaged session is a message, not the end of the app
+                if self.sheet is None:
+                    self.push_screen(screen("home")())
                 self.say(f"session {ref}: {first_line(error)}", BAD)
                 return
             self.open("investigate")
@@ -200,7 +199,7 @@ class SparseApp(App[int]):
         if len(self.screen_stack) > 2:
             self.pop_screen()
         else:
-            self.ask_quit()
+            self.go_home()
 
     def go_home(self) -> None:
         if self.desk.busy:
@@ -212,6 +211,8 @@ class SparseApp(App[int]):
             self.forget_lists()
             while len(self.screen_stack) > 2:
                 self.pop_screen()
+            if type(self.screen) is not screen("home"):
+                self.switch_screen(screen("home")())
 
         self._leave_then(then)
 

@@ -284,10 +284,11 @@ class Made:
 
     def __init__(self, **options: Any) -> None:
         self.options = options
+        self.kind = ScriptedRunner
         self.runners: list[ScriptedRunner] = []
 
     def __call__(self, workload: Any, store: Any, **options: Any) -> ScriptedRunner:
-        runner = ScriptedRunner(workload, store, **options, **self.options)
+        runner = self.kind(workload, store, **options, **self.options)
         self.runners.append(runner)
         return runner
 

@@ -16,7 +16,7 @@ from textual.widgets import Input
 from sparsetui.evidence.text import clean
 from sparsetui.report.plots import bar
 from sparsetui.tui.actions import ACTIONS, BY_ID, Action, key_name
-from sparsetui.tui.look import ACCENT, BAD, DIM, HEAD, OK, WARN
+from sparsetui.tui.look import ACCENT, BAD, DIM, HEAD, OK, WARN, ink
 from sparsetui.tui.widgets.bars import KeyBar, Line
 from sparsetui.tui.widgets.block import Block
 from sparsetui.tui.widgets.table import Table
@@ -89,7 +89,6 @@ class Sheet(Screen[None], inherit_bindings=False):
         raise NotImplementedError
 
     def on_mount(self) -> None:
-        self.query_one("#filter").display = False
         if not self.app.unicode:
             self.add_class("-ascii")
         first = self.first_focus()
@@ -126,12 +125,12 @@ class Sheet(Screen[None], inherit_bindings=False):
     def bar_text(self) -> Text:
         """`` sparsetui  title   …``: what is open, lock, budget, host."""
         state, live = self.desk.state, self.desk.live
-        text = Text(" sparsetui ", style=HEAD)
+        text = ink(" sparsetui ", style=HEAD)
         name = state.id or self.desk.title or self.TITLE_TEXT
         text.append(f" {clean(name, 40)}")
         if self.TITLE_TEXT and self.desk.is_open:
             text.append(f"  {self.TITLE_TEXT}", style=DIM)
-        tail = Text()
+        tail = ink()
         if self.desk.is_open:
             if state.lock is not None:
                 undeclared = [d for d in state.lock.differs if not d.declared]
@@ -152,7 +151,7 @@ class Sheet(Screen[None], inherit_bindings=False):
         if gap < 1:
             text.truncate(max(0, self.size.width - tail.cell_len - 2), overflow="ellipsis")
             gap = 1
-        return text + Text(" " * gap) + tail
+        return text + ink(" " * gap) + tail
 
     def note(self, text: str, style: str = "") -> None:
         """Say something on the message line for a few seconds."""
@@ -172,10 +171,10 @@ class Sheet(Screen[None], inherit_bindings=False):
     def note_text(self) -> Text:
         live = self.desk.live
         if self._note is not None:
-            return Text(" " + self._note[0], style=self._note[1])
+            return ink(" " + self._note[0], style=self._note[1])
         if not self.desk.busy:
-            return Text()
-        text = Text(" » ", style=ACCENT)
+            return ink()
+        text = ink(" » ", style=ACCENT)
         text.append(clean(live.phase or self.desk.busy, 30), style=HEAD)
         if live.message and live.message != self.desk.busy:
             text.append("  " + clean(live.message, max(20, self.size.width - 60)))
@@ -291,13 +290,13 @@ class Sheet(Screen[None], inherit_bindings=False):
             self.note("nothing here can be filtered", WARN)
             return
         box = self.query_one("#filter", Input)
-        box.display = True
+        box.add_class("-open")
         box.value = self.table.needle
         self._filtering = self.table
         box.focus()
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        if event.input.id == "filter" and event.input.display:
+        if event.input.id == "filter" and event.input.has_class("-open"):
             self._filtering.set_filter(event.value)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
@@ -305,7 +304,7 @@ class Sheet(Screen[None], inherit_bindings=False):
             self._end_filter()
 
     def _end_filter(self) -> None:
-        self.query_one("#filter", Input).display = False
+        self.query_one("#filter", Input).remove_class("-open")
         self._filtering.focus()
         if self._filtering.needle:
             self.note(f"{len(self._filtering.rows)} of {len(self._filtering.all_rows)} rows; / and Esc shows all again")
@@ -332,9 +331,9 @@ class Sheet(Screen[None], inherit_bindings=False):
 
     def do_back(self) -> None:
         box = self.query_one("#filter", Input)
-        if box.display:
+        if box.has_class("-open"):
             self._filtering.set_filter("")
-            box.display = False
+            box.remove_class("-open")
             self._filtering.focus()
             return
         self.go_back()

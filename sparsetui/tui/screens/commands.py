@@ -6,12 +6,11 @@ import shlex
 from collections.abc import Iterable
 from typing import Any
 
-from rich.text import Text
 from textual.containers import Container
 from textual.widget import Widget
 
 from sparsetui.evidence.text import clean
-from sparsetui.tui.look import DIM, HEAD
+from sparsetui.tui.look import DIM, HEAD, ink
 from sparsetui.tui.screens.base import CaseSheet
 from sparsetui.tui.widgets.bars import Panel
 from sparsetui.tui.widgets.table import Column, Row, Table
@@ -62,9 +61,9 @@ class Commands(CaseSheet):
         from rich.console import Console
 
         width = max(20, panel.content_size.width)
-        text = Text(clean(command_line(command)))
-        head = Text(clean(command.get("why", ""), 100), style=HEAD)
-        panel.set_lines([head, *text.wrap(Console(width=width), width), Text("y copies it", style=DIM)])
+        text = ink(clean(command_line(command)))
+        head = ink(clean(command.get("why", ""), 100), style=HEAD)
+        panel.set_lines([head, *text.wrap(Console(width=width), width), ink("y copies it", style=DIM)])
 
     def yank_text(self) -> str:
         table = self.query_one("#commands", Table)

@@ -14,7 +14,7 @@ from textual.widgets import Input
 
 from sparsetui.evidence.text import clean
 from sparsetui.tui.actions import ACTIONS, Action, keys_of
-from sparsetui.tui.look import DIM, HEAD, KEY, WARN
+from sparsetui.tui.look import DIM, HEAD, KEY, WARN, ink
 from sparsetui.tui.widgets.bars import Line
 from sparsetui.tui.widgets.block import Block
 from sparsetui.tui.widgets.table import Column, Row, Table
@@ -72,12 +72,10 @@ class Ask(Dialog[bool]):
         width = max(20, min(76, self.app.size.width - 4) - 4)
         lines: list[Text] = []
         for line in self._says:
-            lines.extend(Text(x) for x in _wrapped(line, width))
+            lines.extend(ink(x) for x in _wrapped(line, width))
         says.styles.height = min(len(lines), max(1, self.app.size.height - 6))
         says.set_lines(lines)
-        answer = (
-            Text("Enter ", style=KEY) + Text(self._yes + "   ", style="") + Text("Esc ", style=KEY) + Text(self._no)
-        )
+        answer = ink("Enter ", style=KEY) + ink(self._yes + "   ", style="") + ink("Esc ", style=KEY) + ink(self._no)
         self.query_one("#answer", Line).say(answer)
         self.call_after_refresh(self._repaint)
 
@@ -123,15 +121,15 @@ class Form(Dialog[dict[str, str]]):
     def on_mount(self) -> None:
         super().on_mount()
         for name, label, _ in self._fields:
-            self.query_one(f"#label-{name}", Line).say(Text(clean(label), style=HEAD))
+            self.query_one(f"#label-{name}", Line).say(ink(clean(label), style=HEAD))
         self._say("")
         self.query(Input).first().focus()
 
     def _say(self, problem: str) -> None:
         text = (
-            Text(problem, style=WARN)
+            ink(problem, style=WARN)
             if problem
-            else Text("Enter ", KEY) + Text("goes on   ") + Text("Esc ", KEY) + Text("back")
+            else ink("Enter ", KEY) + ink("goes on   ") + ink("Esc ", KEY) + ink("back")
         )
         self.query_one("#answer", Line).say(text)
 
@@ -198,7 +196,7 @@ class Palette(Dialog[str]):
     def _row(self, action: Action, why: str | None) -> Row:
         style = DIM if why else ""
         tells = f"not now: {clean(why)}" if why else action.tells
-        return Row(action.id, (Text(action.label, style), Text(keys_of(action), style), Text(tells, style)))
+        return Row(action.id, (ink(action.label, style), ink(keys_of(action), style), ink(tells, style)))
 
     def on_input_changed(self, event: Input.Changed) -> None:
         self.query_one(Table).set_filter(event.value)

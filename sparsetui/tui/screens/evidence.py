@@ -15,7 +15,7 @@ from sparsetui.report.numbers import figure
 from sparsetui.tui import panels
 from sparsetui.tui.actions import Action
 from sparsetui.tui.guide import closes
-from sparsetui.tui.look import BAD, DIM, HEAD, WARN
+from sparsetui.tui.look import BAD, DIM, HEAD, WARN, ink
 from sparsetui.tui.screens.base import CaseSheet
 from sparsetui.tui.widgets.bars import Panel
 from sparsetui.tui.widgets.table import Column, Row, Table
@@ -100,11 +100,11 @@ class EvidenceBrowser(CaseSheet):
         try:
             text = self._artifact_text(evidence)
         except Exception as error:  # damaged or missing: said in its place, the browser goes on
-            return [Text(clean(error, 300), style=WARN)]
+            return [ink(clean(error, 300), style=WARN)]
         lines = text.splitlines()
-        shown = [Text(clean(x, 400).replace("\\t", "  ")) for x in lines[:MOST_LINES]]
+        shown = [ink(clean(x, 400).replace("\\t", "  ")) for x in lines[:MOST_LINES]]
         if len(lines) > MOST_LINES:
-            shown.append(Text(f"… {len(lines) - MOST_LINES} more lines; y copies all of it", style=DIM))
+            shown.append(ink(f"… {len(lines) - MOST_LINES} more lines; y copies all of it", style=DIM))
         return shown
 
     def _artifact_text(self, evidence: Evidence) -> str:
@@ -181,15 +181,15 @@ def wrapped(label: str, value: Any, width: int, style: str = "") -> list[Text]:
     if value in (None, "", ()):
         return []
     parts = textwrap.wrap(clean(value), max(12, width - 12)) or [""]
-    first = Text(f"{label:<11} ", style=DIM) + Text(parts[0], style=style)
-    return [first, *(Text(" " * 12) + Text(p, style=style) for p in parts[1:])]
+    first = ink(f"{label:<11} ", style=DIM) + ink(parts[0], style=style)
+    return [first, *(ink(" " * 12) + ink(p, style=style) for p in parts[1:])]
 
 
 def finding_lines(f: Finding, width: int) -> list[Text]:
     """All of a finding: what it says, what it rests on, what to do, and how to undo that."""
     state = "material" if f.material else "ruled out"
     lines = [
-        Text(clean(f.mechanism, 60), style=BAD if f.material else HEAD) + Text(f"  {f.confidence}, {state}", style=DIM)
+        ink(clean(f.mechanism, 60), style=BAD if f.material else HEAD) + ink(f"  {f.confidence}, {state}", style=DIM)
     ]
     lines += wrapped("summary", f.summary, width)
     lines += wrapped("question", f.question, width)
@@ -212,8 +212,8 @@ def finding_lines(f: Finding, width: int) -> list[Text]:
 def evidence_lines(e: Evidence, width: int) -> list[Text]:
     """An evidence and its figures."""
     lines = [
-        Text(f"{clean(e.id, 10)} {clean(e.probe, 40)}", style=HEAD)
-        + Text(f"  {clean(e.stage, 12)}, {e.quality}", style=DIM)
+        ink(f"{clean(e.id, 10)} {clean(e.probe, 40)}", style=HEAD)
+        + ink(f"  {clean(e.stage, 12)}, {e.quality}", style=DIM)
     ]
     lines += wrapped("summary", e.summary, width)
     lines += wrapped("variant", e.variant, width)

@@ -6,13 +6,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from rich.text import Text
 from textual.containers import Container
 from textual.widget import Widget
 
 from sparsetui.evidence.text import clean
 from sparsetui.tui.actions import Action
-from sparsetui.tui.look import BAD, DIM, OK, WARN
+from sparsetui.tui.look import BAD, DIM, OK, WARN, ink
 from sparsetui.tui.screens.base import Sheet
 from sparsetui.tui.screens.dialogs import Form
 from sparsetui.tui.widgets.table import Column, Row, Table
@@ -107,14 +106,14 @@ def _readable(values: dict[str, str]) -> str | None:
 
 def _session_row(s: Any) -> Row:
     mark, style = _STATUS.get(s.status or "", ("· unfinished", DIM))
-    closed = Text("closed", style=OK) if s.closed else Text("open", style=DIM)
+    closed = ink("closed", style=OK) if s.closed else ink("open", style=DIM)
     return Row(
         s.id,
         (
             clean(s.title or s.workload or s.id, 60),
-            Text(mark, style=style),
+            ink(mark, style=style),
             clean(s.mechanism or "", 60),
-            Text(clean(str(s.updated or "")[:16].replace("T", " ")), style=DIM),
+            ink(clean(str(s.updated or "")[:16].replace("T", " ")), style=DIM),
             closed,
         ),
     )

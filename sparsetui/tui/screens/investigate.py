@@ -16,7 +16,7 @@ from sparsetui.tui import panels
 from sparsetui.tui.actions import Action
 from sparsetui.tui.guide import Step, next_step, suspect
 from sparsetui.tui.live_panel import live_lines
-from sparsetui.tui.look import DIM, KEY, WARN
+from sparsetui.tui.look import DIM, KEY, WARN, ink
 from sparsetui.tui.screens.base import CaseSheet
 from sparsetui.tui.screens.dialogs import Ask
 from sparsetui.tui.widgets.bars import Flow, Guide, Line, Panel
@@ -105,12 +105,12 @@ class Investigate(CaseSheet):
     def step_line(self) -> Text:
         step = self.step
         if step.do == "wait":
-            return Text("next  ", style=DIM) + Text(step.label) + Text(f"; {step.why}", style=DIM)
+            return ink("next  ", style=DIM) + ink(step.label) + ink(f"; {step.why}", style=DIM)
         why_not = self.why_not("next")
-        line = Text("next  ", style=DIM) + Text("Enter ", style=KEY) + Text(step.label, style="bold")
+        line = ink("next  ", style=DIM) + ink("Enter ", style=KEY) + ink(step.label, style="bold")
         if why_not:
-            return line + Text(f"  not now: {clean(why_not)}", style=WARN)
-        return line + Text(f"  {step.why}", style=DIM)
+            return line + ink(f"  not now: {clean(why_not)}", style=WARN)
+        return line + ink(f"  {step.why}", style=DIM)
 
     def label(self, action: Action) -> str:
         if action.id == "enter":

@@ -9,7 +9,7 @@ from textual.widget import Widget
 
 from sparsetui.evidence.text import clean
 from sparsetui.tui.actions import Action
-from sparsetui.tui.look import ACCENT, BAD, DIM, HEAD
+from sparsetui.tui.look import ACCENT, BAD, DIM, HEAD, ink
 from sparsetui.tui.screens.base import CaseSheet
 from sparsetui.tui.widgets.bars import Panel
 
@@ -45,13 +45,13 @@ class Memo(CaseSheet):
 def _dress(raw: str, width: int) -> list[Text]:
     """Markdown as it is written, wrapped, with headings and tables made easier to read."""
     if raw.startswith("#"):
-        return [Text(raw.lstrip("# "), style=BAD if "NOT CLOSED" in raw else HEAD)]
+        return [ink(raw.lstrip("# "), style=BAD if "NOT CLOSED" in raw else HEAD)]
     if raw.startswith("|"):
-        return [Text(raw, style="" if set(raw) - set("|-: ") else DIM)]
+        return [ink(raw, style="" if set(raw) - set("|-: ") else DIM)]
     from rich.console import Console
 
-    text = Text(raw, style=ACCENT if raw.startswith(">") else "")
-    return list(text.wrap(Console(width=width), width)) or [Text()]
+    text = ink(raw, style=ACCENT if raw.startswith(">") else "")
+    return list(text.wrap(Console(width=width), width)) or [ink()]
 
 
 SCREEN = Memo

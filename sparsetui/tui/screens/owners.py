@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from rich.text import Text
 from textual.widget import Widget
 
 from sparsetui.evidence.records import Gate
@@ -15,7 +14,7 @@ from sparsetui.session.closure import TITLES, gates
 from sparsetui.session.state import SessionState
 from sparsetui.tui.actions import Action
 from sparsetui.tui.desk import Desk
-from sparsetui.tui.look import BAD, DIM, HEAD, MARK, MARK_STYLE, OK, WARN
+from sparsetui.tui.look import BAD, DIM, HEAD, MARK, MARK_STYLE, OK, WARN, ink
 from sparsetui.tui.screens.base import CaseSheet
 from sparsetui.tui.screens.dialogs import Form
 from sparsetui.tui.widgets.bars import Line
@@ -69,7 +68,7 @@ class OwnersAndClosure(CaseSheet):
         self.query_one("#roles", Table).set_rows([self._role(state, role) for role in OWNERS.values()])
         self.query_one("#gates", Table).set_rows([_gate(g) for g in gates(state)])
         why = why_not_close(self.desk)
-        line = Text(" ")
+        line = ink(" ")
         if state.closed is not None:
             line.append(f"✓ closed by {clean(state.closed)}", style=OK)
         elif why is None:
@@ -88,11 +87,11 @@ class OwnersAndClosure(CaseSheet):
         return Row(
             role,
             (
-                Text("▲ " if on_call else "  ", style=BAD) + Text(clean(role, 40), style=HEAD if on_call else ""),
-                clean(who, 40) if who else Text("– nobody", style=WARN),
+                ink("▲ " if on_call else "  ", style=BAD) + ink(clean(role, 40), style=HEAD if on_call else ""),
+                clean(who, 40) if who else ink("– nobody", style=WARN),
                 clean(CLOSURE_ARTIFACTS.get(role, "")),
-                clean(", ".join(attached), 40) if attached else Text("· none", style=DIM),
-                Text("✓ " + clean(", ".join(signed), 40), style=OK) if signed else Text("·", style=DIM),
+                clean(", ".join(attached), 40) if attached else ink("· none", style=DIM),
+                ink("✓ " + clean(", ".join(signed), 40), style=OK) if signed else ink("·", style=DIM),
             ),
         )
 
@@ -237,7 +236,7 @@ def _gate(g: Gate) -> Row:
         g.gate,
         (
             clean(TITLES.get(g.gate, g.gate), 60),
-            Text(f"{MARK.get(g.state, '·')} {g.state}", style=style),
+            ink(f"{MARK.get(g.state, '·')} {g.state}", style=style),
             clean(g.why, 300),
             clean(g.by, 40),
         ),

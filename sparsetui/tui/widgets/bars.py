@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.cells import cell_len
 from rich.text import Text
 
-from sparsetui.tui.look import DIM, KEY
+from sparsetui.tui.look import DIM, KEY, ink
 from sparsetui.tui.widgets.block import Block
 
 
@@ -70,7 +70,7 @@ class KeyBar(Block):
                 break
             room -= _width(item)
             shown.append(item)
-        line = Text()
+        line = ink()
         for key, label, able in [*shown, *tail]:
             line.append(" ")
             line.append(key, style=KEY if able else DIM)

@@ -133,7 +133,7 @@ class Block(Widget):
         if not self.unicode and not line.plain.isascii():
             line = line.copy()
             line.plain = ascii_form(line.plain)
-        segments = [Segment(s.text, s.style) for s in line.render(self.app.console) if s.text != "\n"]
+        segments = [Segment(s.text, s.style) for s in line.render(self.app.console, end="")]
         strip = Strip(segments)
         if strip.cell_length > width:
             mark = "…" if self.unicode else "~"

@@ -11,7 +11,7 @@ from rich.style import Style
 from rich.text import Text
 from textual.message import Message
 
-from sparsetui.tui.look import CURSOR, DIM, HEAD
+from sparsetui.tui.look import CURSOR, DIM, HEAD, ink
 from sparsetui.tui.widgets.block import Block
 
 
@@ -66,6 +66,7 @@ class Table(Block):
         self.marked: set[str] = set()
         self.needle = ""
         self.sorted_by: int | None = None
+        self._measured: tuple[int, list[int]] | None = None
         self.tail = False  # as long as nobody moves in it, show the newest rows
         self.always_cursor = False  # show the cursor although another widget has the keys
 
@@ -95,6 +96,7 @@ class Table(Block):
         if self.sorted_by is not None:
             rows.sort(key=lambda r: _sort_key(r, self.sorted_by or 0))
         self.rows = rows
+        self._measured = None
         at = next((i for i, r in enumerate(rows) if r.key == key), None)
         if self.tail and not self._active:
             at = len(rows) - 1
@@ -129,6 +131,11 @@ class Table(Block):
         return self.has_focus or self.always_cursor
 
     def _widths(self) -> list[int]:
+        if self._measured is None or self._measured[0] != self.content_size.width:
+            self._measured = (self.content_size.width, self._measure())
+        return self._measured[1]
+
+    def _measure(self) -> list[int]:
         room = self.content_size.width - 2  # the cursor's own column
         shown = list(range(len(self.columns)))
         for c in sorted((c for c in self.columns if c.drop), key=lambda c: c.drop):
@@ -153,21 +160,21 @@ class Table(Block):
         return widths
 
     def _cells(self, cells: Sequence[str | Text], widths: Sequence[int]) -> Text:
-        out = Text()
+        out = ink()
         for column, cell, width in zip(self.columns, cells, widths, strict=True):
             if not width:
                 continue
             if out:
                 out.append(" ")
-            text = cell.copy() if isinstance(cell, Text) else Text(cell)
+            text = cell.copy() if isinstance(cell, Text) else ink(cell)
             if cell_len(text.plain) > width and text.cell_len == len(text):
                 text = text[: max(0, width - 1)]
                 text.append("…")
             elif cell_len(text.plain) > width:  # characters of two cells: cut by cells, give up inner styles
-                text = Text(set_cell_size(text.plain, width - 1), style=text.style)
+                text = ink(set_cell_size(text.plain, width - 1), style=str(text.style))
                 text.append("…")
             pad = " " * max(0, width - text.cell_len)
-            out.append_text(Text(pad) + text if column.right else text + Text(pad))
+            out.append_text(ink(pad) + text if column.right else text + ink(pad))
         return out
 
     def _title(self, i: int, width: int) -> str:
@@ -178,20 +185,20 @@ class Table(Block):
     def line_at(self, y: int) -> Text | None:
         widths = self._widths()
         if y == 0:
-            head = Text("  ", style=HEAD)
+            head = ink("  ", style=HEAD)
             titles = [self._title(i, widths[i]) for i in range(len(self.columns))]
-            return head + Text(self._cells(titles, widths).plain, style=HEAD)
+            return head + ink(self._cells(titles, widths).plain, style=HEAD)
         if not self.rows:
             why = "no row holds “" + self.needle + "”" if self.needle and self.all_rows else self.empty
             wrapped = _wrap(why, max(10, self.content_size.width - 2))
-            return Text("  " + wrapped[y - 1], style=DIM) if y - 1 < len(wrapped) else None
+            return ink("  " + wrapped[y - 1], style=DIM) if y - 1 < len(wrapped) else None
         i = self.top + y - 1
         if not 0 <= i < len(self.rows):
             return None
         row = self.rows[i]
         here = "►" if i == self.cursor and self._active else " "
         mark = "*" if row.key in self.marked else " "
-        return Text(here + mark) + self._cells(row.cells, widths)
+        return ink(here + mark) + self._cells(row.cells, widths)
 
     def line_style(self, y: int) -> Style:
         if y and self._active and self.rows and self.top + y - 1 == self.cursor:
