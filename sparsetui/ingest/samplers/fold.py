@@ -66,12 +66,12 @@ def _path(frames: Sequence[Frame]) -> tuple[str, str]:
         path = classify(frame.symbol, frame.module)
         if path == "dense" and _VECTOR_ROUTINE.search(frame.symbol):
             path = _VECTOR
-        native.append((path, frame.symbol))
+        native.append((path, _label(frame)))
     if native[0][1] == "[kernel]" and len(native) > 1:
         native = native[1:]  # the kernel works for the function that called it: page faults of a memset, a read
     first = next((i for i, (p, _) in enumerate(native) if p != "unknown"), None)
     if first is None:
-        return "unknown", leaf.symbol
+        return "unknown", _label(leaf)
     path, symbol = native[first]
     above = native[first + 1 :]
     if path == "dense":
@@ -94,6 +94,11 @@ def _path(frames: Sequence[Frame]) -> tuple[str, str]:
     if path == "other":
         return next(((p, s) for p, s in above if p in _HELPERS and p != "other"), (path, symbol))
     return ("elementwise" if path == _VECTOR else path), symbol
+
+
+def _label(frame: Frame) -> str:
+    """The symbol; of a stripped library its name, for a bare address means nothing in another process."""
+    return f"{frame.module} (no symbol)" if frame.symbol.startswith("0x") and frame.module else frame.symbol
 
 
 @lru_cache(maxsize=4096)

@@ -1,0 +1,221 @@
+"""``sparsetui attach``: watch live processes from outside."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sparsetui.cli.common import clean, fail, say
+
+if TYPE_CHECKING:
+    from sparsetui.ingest.attach import Snapshot, Watch
+
+CANNOT_ANSWER = 3
+INTERRUPTED = 130
+
+
+def attach(
+    pids: Annotated[list[int], typer.Argument(metavar="PID…", help="Processes to watch.", min=1)],
+    seconds: Annotated[
+        float | None, typer.Option(help="How long; default: until Ctrl-C on a terminal, else 10.", min=0.5, max=86400)
+    ] = None,
+    headless: Annotated[bool, typer.Option("--headless", help="Print one table at the end; no app.")] = False,
+    json: Annotated[str | None, typer.Option("--json", metavar="FILE|-", help="Write the result as JSON.")] = None,
+    session: Annotated[str | None, typer.Option(metavar="ID", help="Add what was seen to this session.")] = None,
+    sessions: Annotated[Path | None, typer.Option(metavar="DIR", help="Where sessions are kept.")] = None,
+    gentle: Annotated[bool, typer.Option("--gentle", help="Python frames only; never stops the process.")] = False,
+    rate: Annotated[float, typer.Option(help="py-spy samples a second.", min=1, max=200)] = 10,
+    sampler: Annotated[str, typer.Option(help="auto, py-spy or perf.")] = "auto",
+    children: Annotated[bool, typer.Option("--children", help="Also watch what they started.")] = False,
+) -> None:
+    """Watch live Python processes from outside: where time goes, on which kernels, and who called them.
+
+    Exit codes: 0 seen, 2 no such process or bad usage, 3 nothing could be seen, 130 interrupted.
+    """
+    from sparsetui.evidence.kernels import CatalogueError
+    from sparsetui.ingest.attach import NoProcess, NothingToSee, Watch
+
+    if sampler not in ("auto", "py-spy", "perf"):
+        fail(f"--sampler {sampler}: accepted are auto, py-spy and perf")
+    if gentle and sampler == "perf":
+        fail("--gentle is py-spy's; perf never stops a process, so --sampler perf needs no --gentle")
+    forever = seconds is None and not headless and sys.stdout.isatty()
+    if seconds is None and not forever:
+        seconds = 10.0
+    commands: list[dict[str, Any]] = []
+
+    def on_command(argv: list[str], why: str, pid: int | None) -> None:
+        commands.append({"argv": argv, "why": why, "pid": pid})
+
+    try:
+        watch = Watch(
+            pids,
+            sampler=sampler,  # type: ignore[arg-type]
+            rate_hz=rate,
+            gentle=gentle,
+            with_children=children,
+            on_command=on_command,
+            planned_s=seconds,
+        )
+    except (NoProcess, CatalogueError) as e:
+        fail(e)
+    for target in watch.targets:
+        say(f"watching {target.pid}: {clean(target.cmdline, 100)}")
+    say(f"cost: {watch.cost().text}")
+    stopped = threading.Event()
+
+    def on_signal(number: int, frame: object) -> None:
+        stopped.set()
+        watch.interrupt()
+
+    before = {s: signal.signal(s, on_signal) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        try:
+            watch.start()
+        except NothingToSee as e:
+            for missing in e.missing:
+                say(f"{missing.what}: {missing.why}")
+            raise typer.Exit(CANNOT_ANSWER) from None
+        last = _run(watch, seconds)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    _deliver(watch, last, json, session, sessions, commands)
+    if stopped.is_set() and not forever:
+        raise typer.Exit(INTERRUPTED)
+    if not last.table.samplers or not last.table.paths:
+        raise typer.Exit(CANNOT_ANSWER)
+
+
+def _run(watch: Watch, seconds: float | None) -> Snapshot:
+    """Watch to the end, with a line every few seconds; returns the last snapshot."""
+    told = 0.0
+    last = None
+    for last in watch.snapshots(seconds):
+        if not last.done and last.elapsed_s - told >= (2.5 if not told else 5) and last.table.paths:
+            told = last.elapsed_s
+            top = "  ".join(f"{r.path} {_interval(r.share)}" for r in last.table.paths[:3])
+            say(f"{last.elapsed_s:4.0f} s  {top}")
+    assert last is not None
+    return last
+
+
+def _deliver(
+    watch: Watch,
+    last: Snapshot,
+    json: str | None,
+    session: str | None,
+    sessions: Path | None,
+    commands: list[dict[str, Any]],
+) -> None:
+    from sparsetui.evidence.records import to_json
+
+    result = as_result(last)
+    if json == "-":
+        sys.stdout.buffer.write(to_json(result, indent=2) + b"\n")
+        sys.stdout.buffer.flush()
+    else:
+        sys.stdout.write("\n".join(render(last)) + "\n")
+        sys.stdout.flush()
+    if json not in (None, "-"):
+        try:
+            Path(str(json)).write_bytes(to_json(result, indent=2) + b"\n")
+        except OSError as e:
+            fail(f"{json}: cannot be written ({e.strerror})")
+    if session is not None:
+        _keep(watch, last, result, session, sessions, commands)
+
+
+def _keep(
+    watch: Watch,
+    last: Snapshot,
+    result: dict[str, Any],
+    session: str,
+    sessions: Path | None,
+    commands: list[dict[str, Any]],
+) -> None:
+    """Add the watch to a session: the commands, the table as the newest native one, and the evidence."""
+    from sparsetui.ingest.attach import source
+    from sparsetui.session.errors import SessionError
+    from sparsetui.session.store import Store
+
+    figures = {"dense share of products": last.dense_share, "conversion share": last.conversion_share}
+    top = last.table.paths[0] if last.table.paths else None
+    summary = f"{top.path} {_interval(top.share)} over {last.elapsed_s:.0f} s" if top else "nothing was seen"
+    try:
+        with Store(sessions).writer(session) as writer:
+            for command in commands:
+                writer.append("command", command)
+            writer.append("native", last.table)
+            kept = writer.evidence(
+                "kernel",
+                "attach",
+                result,
+                summary=summary,
+                seconds=last.elapsed_s,
+                figures=figures,
+                source=source(watch),
+                quality="measured" if top else "unavailable",
+            )
+    except SessionError as e:
+        fail(e)
+    say(f"kept as {kept.id} in session {writer.id}")
+
+
+def as_result(last: Snapshot) -> dict[str, Any]:
+    """The JSON of ``--json``: the time table of the contract at the top, and what else was seen beside it."""
+    return {
+        "paths": last.table.paths,
+        "samplers": last.table.samplers,
+        "unavailable": last.table.unavailable,
+        "dense_share": last.dense_share,
+        "conversion_share": last.conversion_share,
+        "threads": last.threads,
+        "callers": [{"caller": name, "share": number} for name, number in last.callers],
+        "observer_effect": last.cost.measured,
+        "seconds": last.elapsed_s,
+        "targets": [{"pid": t.pid, "cmdline": t.cmdline, "uid": t.uid} for t in last.targets],
+        "ended": last.ended,
+    }
+
+
+def _interval(number: Any) -> str:
+    if number.value is None:
+        return "–"
+    ends = f" [{number.ci[0]:.0%}, {number.ci[1]:.0%}]" if number.ci else ""
+    return f"{number.value:.0%}{ends}"
+
+
+def render(last: Snapshot) -> list[str]:
+    """The table as plain lines of at most 120 columns; text of the target is made harmless."""
+    lines = [f"{'path':<15}{'share':>6}  {'95 % interval':<15}{'n':>6} {'thr':>4}  what ran  ← who called"]
+    for row in last.table.paths:
+        value = "–" if row.share.value is None else f"{row.share.value:.1%}"
+        ci = f"{row.share.ci[0]:.1%}–{row.share.ci[1]:.1%}" if row.share.ci else ""
+        ran = clean(row.symbols[0], 44) if row.symbols else ""
+        caller = f"  ← {clean(row.callers[0], 26)}" if row.callers else ""
+        lines.append(f"{row.path:<15}{value:>6}  {ci:<15}{row.share.n or 0:>6} {row.threads or '':>4}  {ran}{caller}")
+    if not last.table.paths:
+        lines.append("(nothing ran while we watched)")
+    lines.append("")
+    lines.append(f"dense share of products  {_interval(last.dense_share)}")
+    lines.append(f"conversion and sort      {_interval(last.conversion_share)}")
+    for s in last.table.samplers:
+        pause = "" if s.pause_share is None else f", stopped the process {s.pause_share:.1%} of the time"
+        lines.append(f"{s.name}: {s.samples} samples at {s.rate_hz:g}/s{pause}")
+    for name, number in last.callers[:5]:
+        lines.append(f"called from {clean(name, 60)}  {_interval(number)}")
+    for t in last.threads[:12]:
+        on = ", ".join(f"{p} {v:.0%}" for p, v in t.paths[:3])
+        lines.append(f"thread {t.tid} {clean(t.name, 16):<16} ran {_interval(t.busy)}  {on}")
+    if len(last.threads) > 12:
+        lines.append(f"… and {len(last.threads) - 12} threads more")
+    if last.ended:
+        lines.append(f"ended meanwhile: {', '.join(map(str, last.ended))}")
+    lines += [f"not seen: {m.what}: {clean(m.why)}" for m in last.table.unavailable]
+    return lines
