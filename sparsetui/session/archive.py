@@ -89,8 +89,7 @@ def _members(session: Path) -> Iterator[tuple[str, bytes]]:
 def _head(id: str, found: Scan) -> bytes:
     """The head that a whole ledger has: computed, so that neither an export nor an import depends on a stale one."""
     folder = Folder(id)
-    for event in found.events:
-        folder.feed(event)
+    folder.feed_all(found.events)
     return encode_head(Head(found.next_seq - 1, found.prev, found.size, folder.summary()))
 
 

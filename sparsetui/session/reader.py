@@ -12,7 +12,7 @@ from sparsetui.session.files import open_regular
 from sparsetui.session.folder import ARTIFACTS, HEAD, LEDGER, LOCK, MEMO
 from sparsetui.session.ledger import MAX_LEDGER, Damage, Scan, read_head, read_line, scan
 from sparsetui.session.lock import writing
-from sparsetui.session.state import Event, Folder, SessionState
+from sparsetui.session.state import Event, Folder, SessionState, no_collection
 
 
 def read_ledger(folder: Path) -> tuple[bytes, Scan]:
@@ -31,7 +31,8 @@ def read_ledger(folder: Path) -> tuple[bytes, Scan]:
             if os.fstat(fd).st_size > MAX_LEDGER:
                 raise DamagedError(f"{path}: longer than the {MAX_LEDGER} bytes that are accepted")
             data = f.read()
-    return data, scan(data, head)
+    with no_collection():
+        return data, scan(data, head)
 
 
 class Reader:
@@ -68,8 +69,7 @@ class Reader:
         """The fold of all events seen so far."""
         if self._folder is None:
             self._folder = Folder(self.id)
-            for event in self._events:
-                self._folder.feed(event)
+            self._folder.feed_all(self._events)
         return self._folder.state()
 
     def artifact(self, sha: str) -> bytes:

@@ -45,8 +45,7 @@ class Writer:
             self._artifacts.sweep()
             self._folder = Folder(self.id)
             found = self._ledger.scan
-            for event in found.events:
-                self._folder.feed(event)
+            self._folder.feed_all(found.events)
             self._numbered = max((_number(e.id) for e in self.state().evidence), default=0)
             self._record_faults()
         except BaseException:
@@ -88,6 +87,10 @@ class Writer:
         """Store ``content`` (JSON bytes, or anything msgspec encodes) and return its sha256."""
         data = content if isinstance(content, bytes) else encode_body("artifact", content)
         return self._artifacts.put(data)
+
+    def read_artifact(self, sha: str) -> bytes:
+        """The bytes of an artifact, verified by hash. Raises :class:`StorageError` where it is missing or damaged."""
+        return self._artifacts.read(sha)
 
     def evidence(self, stage: str, probe: str, payload: Any, **fields: Any) -> Evidence:
         """Store ``payload`` as an artifact, then record the evidence that names it, numbered ``E01``, ``E02``, …
