@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
@@ -166,25 +166,23 @@ class Builder:
             if names[i] in _SHAPED and (args := timed[i].args) is not None and args.dims is not None:
                 key = (bytes(args.dims)[:400], bytes(args.strides)[:400] if args.strides is not None else b"")
                 shape[i] = self._shapes[key]
-        columns = (kind, name, lanes, ts, dur, corr, occupancy, shape)
+        columns: tuple[npt.NDArray[Any], ...] = (kind, name, lanes, ts, dur, corr, occupancy, shape)
         if not keep.all():
-            columns = tuple(c[keep] for c in columns)  # type: ignore[assignment]
+            columns = tuple(c[keep] for c in columns)
         self._parts.append(columns)
         self.kept += len(columns[0])
 
     def done(self) -> Columns:
         types = (np.int8, np.int32, np.int32, np.float64, np.float64, np.int64, np.float32, np.int32)
-        columns = [
+        columns: list[npt.NDArray[Any]] = [
             np.concatenate([p[i] for p in self._parts]) if self._parts else np.zeros(0, t) for i, t in enumerate(types)
         ]
         self._parts.clear()
+        kind, name, lane, ts, dur, corr, occupancy, shape = columns
+        lanes = [(_word(p), _word(t)) for p, t in self._lanes]
+        names, shapes = self._names.texts, list(self._shapes)
         return Columns(
-            *columns,
-            names=self._names.texts,
-            lanes=[(_word(p), _word(t)) for p, t in self._lanes],
-            shapes=list(self._shapes),
-            incomplete=self.incomplete,
-            beyond=self.beyond,
+            kind, name, lane, ts, dur, corr, occupancy, shape, names, lanes, shapes, self.incomplete, self.beyond
         )
 
 
@@ -202,11 +200,11 @@ def _share(value: Any) -> float:
 
 def _checked(e: Event) -> Event | None:
     """The event with its fields in order, or None if it lacks what it takes to be one."""
-    ts, dur = _time(e.ts), _time(e.dur)
+    ts, dur = _time(e.ts), _time(e.tdur if e.dur is None else e.dur)
     if ts is None or dur is None or dur < 0 or not isinstance(e.name, str):
         return None
     cat = e.cat if isinstance(e.cat, str) else None
-    return Event(e.ph, cat, e.name, _plain(e.pid), _plain(e.tid), ts, dur, e.args)
+    return Event(e.ph, cat, e.name, _plain(e.pid), _plain(e.tid), ts, dur, args=e.args)
 
 
 def _time(value: Any) -> float | None:
@@ -234,6 +232,3 @@ def _guess(e: Event) -> int:
     if name.startswith(("aten::", "prim::", "torch::", "autograd::")):
         return OP
     return OTHER
-
-
-Listener = Callable[[int], None]

@@ -46,6 +46,7 @@ class Event(msgspec.Struct):
     tid: Any = None
     ts: Any = None
     dur: Any = None
+    tdur: Any = None
     args: Args | None = None
 
 
@@ -268,8 +269,9 @@ def _event(value: dict[str, Any]) -> Event:
             _raw(dims),
             _raw(strides),
         )
-    keys = ("ph", "cat", "name", "pid", "tid", "ts", "dur")
-    return Event(*(utf8(v) if isinstance(v := value.get(k), str) else v for k in keys), made)
+    keys = ("ph", "cat", "name", "pid", "tid", "ts", "dur", "tdur")
+    fields = {k: utf8(v) if isinstance(v := value.get(k), str) else v for k in keys}
+    return Event(**fields, args=made)
 
 
 def _raw(value: Any) -> msgspec.Raw | None:

@@ -112,12 +112,7 @@ class Trace:
 
     def span(self) -> float | None:
         c = self.c
-        timed = np.flatnonzero(c.kind != MARK)
-        if not len(timed):
-            timed = np.arange(len(c))
-        if not len(timed):
-            return None
-        return float((c.ts[timed] + c.dur[timed]).max() - c.ts[timed].min()) / 1e3
+        return float((c.ts + c.dur).max() - c.ts.min()) / 1e3 if len(c) else None
 
     # ── tables ───────────────────────────────────────────────────────────────────────────────────────────────────
 

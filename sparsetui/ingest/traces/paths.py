@@ -89,7 +89,8 @@ def _by_name(c: Columns, catalogue: Catalogue) -> tuple[npt.NDArray[np.int8], np
 
 def _named(c: Columns, order: npt.NDArray[np.int64], names: Sequence[str]) -> npt.NDArray[np.bool_]:
     wanted = [i for i, name in enumerate(c.names) if name in names]
-    return np.isin(c.name[order], wanted) & (c.kind[order] == OP)
+    found: npt.NDArray[np.bool_] = np.isin(c.name[order], wanted) & (c.kind[order] == OP)
+    return found
 
 
 def _launches(c: Columns, order: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -131,7 +132,6 @@ def _products(c: Columns, nesting: Nesting, local: npt.NDArray[np.int8]) -> tupl
     for at, seen in found.items():
         if local[at] == _DENSE or local[at] == _SPARSE_CSR:
             local[at] = _path(seen, _sparse_sides(c, order, at, shapes), at in blocks)
-    # the inner call of a product that was given sparse operands belongs to it, whatever its own record lacks
     return int(is_product.sum()), known
 
 
@@ -166,8 +166,8 @@ def _operands(c: Columns) -> list[tuple[list[int], list[bool]] | None]:
 
 
 def _told(shapes: list[tuple[list[int], list[bool]] | None], shape: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
-    told = np.array([s is not None and bool(s[1]) for s in shapes] + [False])
-    return told[shape]
+    told: npt.NDArray[np.bool_] = np.array([s is not None and bool(s[1]) for s in shapes] + [False])[shape]
+    return told
 
 
 def _sparse_sides(

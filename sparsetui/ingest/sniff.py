@@ -1,0 +1,97 @@
+"""What kind of evidence a file is, by its content; its name counts only where content cannot tell."""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from pathlib import Path
+from typing import Literal
+
+from sparsetui.ingest.traces.columns import CATEGORIES
+from sparsetui.ingest.traces.source import BadInputError, Source, readable_file
+
+Kind = Literal["trace", "stacks", "checkpoint", "matrix"]
+
+ACCEPTED = (
+    "PyTorch profiler traces (.json, .json.gz), stacks (py-spy raw, collapsed, speedscope), "
+    "checkpoints (.safetensors, .pt, .pth, index.json) and matrices (.mtx, .smtx, .npz)"
+)
+_CATEGORY = re.compile(rb'"cat"\s*:\s*"(' + "|".join(sorted(CATEGORIES)).encode() + rb')"', re.I)
+_OLD = re.compile(rb'"pid"\s*:\s*"(CPU|CUDA) functions"')
+_SMTX = re.compile(rb"\s*\d+\s*,\s*\d+\s*,\s*\d+\s*\r?\n")
+_COLLAPSED = re.compile(rb"^[^\r\n]*\S[ \t]+\d+(\.\d+)?[ \t]*\r?$", re.M)
+_HEAD = 4 << 20
+
+
+def sniff(path: Path) -> Kind:
+    """The kind of ``path``. Raises :class:`BadInputError`: not readable, or nothing that is accepted."""
+    readable_file(path)
+    suffixes = [s.lower() for s in path.suffixes]
+    try:
+        with path.open("rb") as file:
+            raw = file.read(16)
+    except OSError as e:
+        raise BadInputError(f"{path}: cannot be read ({e.strerror or e})") from None
+    if raw.startswith(b"PK\x03\x04"):
+        return _zipped(path)
+    if raw[:1] == b"\x80" and raw[1:2] in b"\x01\x02\x03\x04\x05":
+        return "checkpoint"  # a bare pickle, as torch.save once wrote
+    if ".safetensors" in suffixes or (
+        len(raw) > 8 and raw[8:9] == b"{" and int.from_bytes(raw[:8], "little") < 1 << 28
+    ):
+        return "checkpoint" if suffixes[-1:] != [".json"] else _text(path, suffixes)
+    if suffixes[-1:] in ([".pt"], [".pth"], [".bin"], [".ckpt"]):
+        return "checkpoint"
+    return _text(path, suffixes)
+
+
+def _zipped(path: Path) -> Kind:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
+        if path.suffix.lower() == ".npz":
+            return "matrix"
+        if path.suffix.lower() in (".pt", ".pth", ".bin", ".ckpt"):
+            return "checkpoint"
+        raise BadInputError(f"{path}: a damaged zip archive; accepted are {ACCEPTED}") from None
+    if any(n.endswith("data.pkl") for n in names):
+        return "checkpoint"
+    if names and all(n.endswith(".npy") for n in names):
+        return "matrix"
+    if path.suffix.lower() in (".pt", ".pth"):
+        return "checkpoint"
+    if len(names) == 1:
+        return _text(path, [s.lower() for s in Path(names[0]).suffixes])
+    raise BadInputError(f"{path}: a zip archive of {len(names)} files; accepted are {ACCEPTED}")
+
+
+def _text(path: Path, suffixes: list[str]) -> Kind:
+    head = b""
+    for chunk in Source(path).chunks():
+        head += chunk
+        if len(head) >= _HEAD:
+            break
+    start = head.lstrip()
+    if start.startswith(b"%%MatrixMarket") or ".mtx" in suffixes:
+        return "matrix"
+    if ".smtx" in suffixes or _SMTX.match(head):
+        return "matrix"
+    if start[:1] == b"[":
+        return "trace" if _CATEGORY.search(head) or _OLD.search(head) else "stacks"
+    if start[:1] == b"{":
+        return _object(start)
+    if _COLLAPSED.search(head[: 1 << 20]):
+        return "stacks"
+    raise BadInputError(f"{path}: nothing known; accepted are {ACCEPTED}")
+
+
+def _object(head: bytes) -> Kind:
+    if re.search(rb'"traceEvents"\s*:', head):
+        empty = not re.search(rb'"ph"\s*:', head)
+        return "trace" if empty or _CATEGORY.search(head) or _OLD.search(head) else "stacks"
+    if b"speedscope" in head or (b'"profiles"' in head and b'"frames"' in head):
+        return "stacks"
+    if b'"weight_map"' in head or b'"quantization_config"' in head or b'"sparsity_config"' in head:
+        return "checkpoint"
+    return "trace"  # the reader says in one line what is missing
