@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from textual.message import Message
 
 from sparsetui.runner.api import Cancelled, Live, Runner, Update
@@ -47,6 +48,13 @@ def default_factory(workload: Any, store: Any, **options: Any) -> Runner:
     return runner
 
 
+def train_drills(say: Callable[[str], None]) -> None:
+    """Train the model that the drills run on, unless it is in the cache; takes seconds the first time."""
+    from sparsetui.workload.drills.catalogue import prepare
+
+    prepare(say)
+
+
 class Desk:
     """``workload`` is what would be run (typed), ``state`` and ``live`` what is known. Used from the app's thread."""
 
@@ -59,8 +67,10 @@ class Desk:
         playbook: Any = None,
         budget: float = 60.0,
         readonly: bool = False,
+        prepare: Callable[[Callable[[str], None]], object] | None = None,
     ) -> None:
         self.app = app
+        self.prepare = prepare or train_drills
         self.store = store
         self.factory = factory or default_factory
         self.playbook = playbook
@@ -83,6 +93,7 @@ class Desk:
         self.busy: str | None = None
         self.cannot_run: str | None = "no workload is open"
         self.tried: set[str] = set()
+        self.attempted: set[str] = set()
         self.exported: Path | None = None
         self.consented = False
         self.log: list[str] = []
@@ -91,9 +102,10 @@ class Desk:
 
     # opening
 
-    def open_workload(self, workload: Any, *, drill: Any = None) -> None:
+    def open_workload(self, workload: Any, *, drill: Any = None, budget: float | None = None) -> None:
         """Put a workload (of a file or of a drill) on the desk; nothing of it is run yet."""
         self.clear()
+        self.live = Live(budget_s=budget or self.budget)
         self.workload = workload
         self.drill = drill
         self.title = str(getattr(drill, "title", "") or getattr(workload, "name", "workload"))
@@ -167,7 +179,7 @@ class Desk:
         """Do ``work`` in a worker thread; its end is told by :class:`Ended`."""
         assert self.busy is None, "one job at a time"
         self.busy = job
-        self.live = Live(running=True, message=job, budget_s=self.budget, spent_s=self.live.spent_s)
+        self.live = msgspec.structs.replace(self.live, running=True, phase=job, message="", progress=None, eta_s=None)
         self.app.run_worker(lambda: self._do(job, work), thread=True, group="runner", exit_on_error=False)
 
     def start_record(self, job: str, kind: str, body: dict[str, Any]) -> None:
@@ -222,15 +234,23 @@ class Desk:
             if self._closing:
                 raise Cancelled
             if self.runner is None:
+                if self.drill is not None:
+                    self.prepare(self._narrate)
                 self.runner = self.factory(
                     self.workload,
                     self.store,
-                    budget_s=self.budget,
+                    budget_s=self.live.budget_s,
                     playbook=self.playbook,
                     listener=self.hear,
                     session=self.ref,
                 )
             return self.runner
+
+    def _narrate(self, text: str) -> None:
+        """What goes on before there is a runner: the training of a drill's model."""
+        with self._lock:
+            self.live = msgspec.structs.replace(self.live, message=text)
+        self.app.post_message(Heard())
 
     def hear(self, update: Update) -> None:
         """The runner's listener; called from its thread, often."""
@@ -253,15 +273,7 @@ class Desk:
         if self.runner is not None:
             self.state = self.runner.state()
             self.ref = self.state.id or self.ref
-        if self.live.running:
-            self.live = Live(
-                budget_s=self.live.budget_s,
-                spent_s=self.live.spent_s,
-                latency_ms=self.live.latency_ms,
-                ratio=self.live.ratio,
-                floor=self.live.floor,
-                counters=self.live.counters,
-            )
+        self.live = msgspec.structs.replace(self.live, running=False, phase="", message="", progress=None, eta_s=None)
 
     def cancel(self) -> None:
         if self.runner is not None and self.busy:

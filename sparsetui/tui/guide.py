@@ -10,11 +10,11 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from sparsetui.evidence.records import Evidence, Finding
-from sparsetui.flow import STAGES, Stage
+from sparsetui.flow import BY_ID, ORDER, STAGES, Stage
 from sparsetui.report.numbers import figure
 from sparsetui.runner.api import Live
 from sparsetui.session.closure import gates
-from sparsetui.session.state import SessionState
+from sparsetui.session.state import Phase, SessionState
 
 # what each pass looks at, in the words of someone who has never seen the tool
 PASS_TELLS: dict[str, str] = {
@@ -41,9 +41,19 @@ class Step:
     why: str = ""
 
 
-def ran(state: SessionState, stage: str) -> bool:
-    """Whether the stage's passes came to an end, well or badly."""
-    return any(p.stage == stage and p.state in ("done", "failed") for p in state.phases)
+def phases_of(state: SessionState, stage: str) -> list[Phase]:
+    """What was run for a stage: its own phases, and passes of its that ran for another one."""
+    passes = BY_ID[stage].passes
+    return [p for p in state.phases if p.stage == stage or p.name in passes]
+
+
+def ran(state: SessionState, stage: str, attempted: Collection[str] = ()) -> bool:
+    """Whether a pass of the stage came to an end, well or badly, or the stage was tried in this sitting."""
+    passes = BY_ID[stage].passes
+    return stage in attempted or any(
+        p.state in ("done", "failed") and (p.name in passes or (p.stage == stage and p.state == "failed"))
+        for p in state.phases
+    )
 
 
 def stage_state(state: SessionState, live: Live, stage: str) -> str:
@@ -52,12 +62,12 @@ def stage_state(state: SessionState, live: Live, stage: str) -> str:
         return "running"
     if any(f.material and f.stage == stage for f in state.findings):
         return "found"
-    last = next((p for p in reversed(state.phases) if p.stage == stage), None)
-    if last is None or last.state == "started":
-        if last is not None:
-            return "cancelled"
-        return "skipped" if state.result is not None else "todo"
-    return last.state if last.state in ("done", "failed", "cancelled") else "todo"
+    if stage == "release":
+        return "done" if state.closed is not None else "todo"
+    last = next(reversed(phases_of(state, stage)), None)
+    if last is None:
+        return "todo"
+    return last.state if last.state in ("done", "failed") else "cancelled"
 
 
 def stage_findings(state: SessionState, stage: str) -> tuple[Finding, ...]:
@@ -72,25 +82,49 @@ def stage_evidence(state: SessionState, stage: str) -> tuple[Evidence, ...]:
 
 def suspect(state: SessionState, tried: Collection[str]) -> Finding | None:
     """The first material finding, in stage order, that no intervention has tested yet."""
-    order = {s.id: i for i, s in enumerate(STAGES)}
     waiting = [
         f
         for f in state.findings
-        if f.material and f.confidence != "confirmed" and f.intervention is None and f.mechanism not in tried
+        if f.material
+        and f.confidence != "confirmed"
+        and f.intervention is None
+        and f.mechanism not in tried
+        and can_be_removed(f.mechanism)
     ]
-    return min(waiting, key=lambda f: order.get(f.stage, len(order)), default=None)
+    return min(waiting, key=lambda f: ORDER.get(f.stage, len(ORDER)), default=None)
 
 
-def next_step(state: SessionState, live: Live, *, tried: Collection[str] = (), exported: bool = False) -> Step:
-    """What someone who never saw the tool should do now."""
+def can_be_removed(mechanism: str) -> bool:
+    """Whether the catalogue knows an intervention for a mechanism."""
+    from sparsetui.diagnosis.catalogue import by_id
+
+    try:
+        return by_id(mechanism).intervention is not None
+    except LookupError:
+        return True  # of a newer tool: the runner will say
+
+
+def next_step(
+    state: SessionState,
+    live: Live,
+    *,
+    tried: Collection[str] = (),
+    attempted: Collection[str] = (),
+    exported: bool = False,
+) -> Step:
+    """What someone who never saw the tool should do now.
+
+    ``tried`` are mechanisms whose intervention was run in this sitting, ``attempted`` stages that were.
+    """
     if live.running:
         return Step("wait", "", "wait for the run", "x cancels it and keeps what was measured")
-    if state.result is None:
+    if state.closed is None:
         for stage in STAGES[:-1]:
-            if not ran(state, stage.id):
+            if not ran(state, stage.id, attempted):
                 return Step("stage", stage.id, f"run {stage.title}", stage.question)
         if (found := suspect(state, tried)) is not None:
             return Step("intervene", found.mechanism, f"remove {found.mechanism} and measure", "to prove the cause")
+    if state.result is None:
         return Step("conclude", "", "reach the verdict", "every stage has been run")
     if not exported:
         return Step("memo", "", "read and export the memo", "the verdict is in")
@@ -109,24 +143,30 @@ def found_line(state: SessionState, stage: str) -> tuple[str, str]:
     findings = stage_findings(state, stage)
     material = [f for f in findings if f.material]
     if stage == "release" and state.result is not None:
+        verdict = state.result.verdict
+        said = f"{verdict.status.replace('_', ' ')}: {verdict.summary}"
         open_ = [g.gate for g in gates(state) if g.state not in ("passed", "waived")]
         if open_:
-            return "failed", f"{len(open_)} gates do not hold: {', '.join(open_)}"
-        return "done", "every gate holds" + (f"; closed by {state.closed}" if state.closed else "; c closes it")
+            mark = "found" if verdict.status == "fault" else "done"
+            return mark, f"{said}. {len(open_)} gates do not hold: {', '.join(open_)}"
+        return "done", f"{said}. Every gate holds" + (
+            f"; closed by {state.closed}" if state.closed else "; c closes it"
+        )
     if material:
         first = material[0]
         more = f" (+{len(material) - 1} more)" if len(material) > 1 else ""
         return "found", f"{first.mechanism} {first.confidence}: {first.summary}{more}"
-    failed = [p for p in state.phases if p.stage == stage and p.state == "failed"]
-    if failed:
-        return "failed", f"{failed[-1].name} failed: {failed[-1].note or 'no reason was recorded'}"
+    last = next(reversed(phases_of(state, stage)), None)
+    if last is not None and last.state == "failed":
+        why = str(state.faults[-1].get("why", "")) if state.faults else ""
+        return "failed", f"{last.name} failed: {last.note or why or 'no reason was recorded'}"
     if findings:
         shown = ", ".join(f.mechanism.split(".", 1)[-1] for f in findings[:3])
         return "done", f"nothing material; ruled out: {shown}{' …' if len(findings) > 3 else ''}"
     evidence = stage_evidence(state, stage)
     if evidence:
-        last = evidence[-1]
-        return "done", f"{last.id} {last.probe}: {last.summary or 'recorded'}"
+        newest = evidence[-1]
+        return "done", f"{newest.id} {newest.probe}: {newest.summary or 'recorded'}"
     return ("done", "nothing material") if ran(state, stage) else ("todo", "not run yet")
 
 

@@ -49,7 +49,7 @@ def flow_rail(state: SessionState, live: Live, here: str, focused: bool) -> list
     lines = []
     for stage in STAGES:
         mark = stage_state(state, live, stage.id)
-        seconds = sum(p.seconds or 0.0 for p in state.phases if p.stage == stage.id and p.state != "started")
+        seconds = sum(p.seconds or 0.0 for p in state.phases if p.stage == stage.id)
         line = ink(MARK["now"] if stage.id == here else " ", style=ACCENT)
         line.append(MARK[mark] + " ", style=MARK_STYLE.get(mark, DIM))
         line.append(fit(stage.id, 11), style=HEAD if stage.id == here else "")

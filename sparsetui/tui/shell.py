@@ -56,6 +56,7 @@ class SparseApp(App[int]):
         playbook: Any = None,
         budget: float = 60.0,
         readonly: bool = False,
+        prepare: Callable[[Callable[[str], None]], object] | None = None,
         unicode: bool = True,
         depth: terminal.Depth = "16",
         light: bool = False,
@@ -70,7 +71,9 @@ class SparseApp(App[int]):
         self.register_theme(look.DARK)
         self.register_theme(look.LIGHT)
         self.theme = look.TERMINAL if native else look.LIGHT.name if light else look.DARK.name
-        self.desk = Desk(self, store, runner_factory, playbook=playbook, budget=budget, readonly=readonly)
+        self.desk = Desk(
+            self, store, runner_factory, playbook=playbook, budget=budget, readonly=readonly, prepare=prepare
+        )
         self._start = start or {}
         self._run_began = 0.0
         self._painted_at = 0.0
@@ -99,7 +102,7 @@ class SparseApp(App[int]):
         elif "workload" in self._start:
             self._put_on_desk(self._start["workload"])
         elif "drill" in self._start:
-            self._put_on_desk(self._start["drill"].workload, self._start["drill"])
+            self._put_on_desk(drill_workload(self._start["drill"]), self._start["drill"])
         else:
             self.push_screen(screen("home")())
 
@@ -141,7 +144,7 @@ class SparseApp(App[int]):
     def open_drill(self, name: str) -> None:
         drill = next((d for d in self.drills() if d.name == name), None)
         if drill is not None:
-            self._leave_then(lambda: self._put_on_desk(drill.workload, drill))
+            self._leave_then(lambda: self._put_on_desk(drill_workload(drill), drill, drill.budget_s))
 
     def open_workload(self, path: Path) -> None:
         from sparsetui.workload.spec import WorkloadError, load
@@ -153,8 +156,8 @@ class SparseApp(App[int]):
             return
         self._leave_then(lambda: self._put_on_desk(workload))
 
-    def _put_on_desk(self, workload: Any, drill: Any = None) -> None:
-        self.desk.open_workload(workload, drill=drill)
+    def _put_on_desk(self, workload: Any, drill: Any = None, budget: float | None = None) -> None:
+        self.desk.open_workload(workload, drill=drill, budget=budget)
         self.open("investigate")
 
     def _leave_then(self, then: Callable[[], object]) -> None:
@@ -333,7 +336,8 @@ class SparseApp(App[int]):
         elif message.cancelled:
             self.say(f"{message.job} was cancelled; what was measured is in the session", WARN)
         elif message.job in ("verdict", "investigation") and self.desk.state.result is not None:
-            self.say(f"verdict: {self.desk.state.result.verdict.summary}")
+            verdict = self.desk.state.result.verdict
+            self.say(f"verdict: {verdict.status.replace('_', ' ')}: {verdict.summary}")
         if self.sheet is not None:
             getattr(self.sheet, "ended", self.sheet.redraw)()
 
@@ -445,3 +449,10 @@ class SparseApp(App[int]):
         timer = getattr(self, "_last_resort", None)
         if timer is not None:
             timer.cancel()
+
+
+def drill_workload(drill: Any) -> Any:
+    """The workload of a drill, read from its page; nothing of it is run."""
+    from sparsetui.workload.spec import load
+
+    return load(drill.workload)

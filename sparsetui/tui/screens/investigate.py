@@ -64,7 +64,9 @@ class Investigate(CaseSheet):
     @property
     def step(self) -> Step:
         desk = self.desk
-        return next_step(desk.state, desk.live, tried=desk.tried, exported=desk.exported is not None)
+        return next_step(
+            desk.state, desk.live, tried=desk.tried, attempted=desk.attempted, exported=desk.exported is not None
+        )
 
     def show(self) -> None:
         state, live, unicode = self.desk.state, self.desk.live, self.app.unicode
@@ -177,7 +179,7 @@ class Investigate(CaseSheet):
         desk = self.desk
         if id in ("run", "run_all", "intervene"):
             why = desk.why_not_run()
-            if why is None and id == "intervene" and suspect(desk.state, desk.tried) is None:
+            if why is None and id == "intervene" and not desk.state.evidence:
                 return "no mechanism is suspected yet: a stage has to be run first"
             return why
         if id == "next" and self.step.do in ("stage", "intervene", "conclude"):
@@ -231,6 +233,7 @@ class Investigate(CaseSheet):
         title = STAGE[stage].title
 
         def work(runner: Runner) -> None:
+            self.desk.attempted.add(stage)
             runner.run_stage(stage)
 
         self._start(title, work)
@@ -242,6 +245,8 @@ class Investigate(CaseSheet):
         found = suspect(self.desk.state, self.desk.tried)
         if found is not None:
             self._intervene(found.mechanism)
+        else:
+            self._start("intervention", lambda r: r.intervene(None))
 
     def _intervene(self, mechanism: str) -> None:
         self.desk.tried.add(mechanism)
