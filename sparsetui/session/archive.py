@@ -127,7 +127,7 @@ def unpack_session(archive: Path, root: Path) -> Path:
         unpacked = min(MAX_TOTAL, RATIO_SLACK + MAX_RATIO * os.fstat(fd).st_size)  # artifacts are packed once more
         report = verify(session, unpacked)
         if not report.ok:
-            raise DamagedError(f"{archive}: the session in it is damaged:{report.lines()[-1].removeprefix(' ')}")
+            raise DamagedError(f"{archive}: the session in it is damaged: {report.problems[0]}")
         _, found = read_ledger(session)
         if found.total:  # lists believe the head's summary, so it is not taken from outside
             write_whole(session / HEAD, _head(top, found))

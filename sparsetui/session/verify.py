@@ -33,29 +33,35 @@ class VerifyReport(msgspec.Struct, frozen=True):
     header: str  # what is wrong with session.json, or empty
     notes: tuple[str, ...] = ()
 
-    def lines(self) -> list[str]:
-        """The report as lines to print, worst last."""
-        out = [f"{self.id}: {'whole' if self.ok else 'DAMAGED'}"]
-        out.append(f"  ledger: {self.whole} of {self.events} events whole")
-        out += [f"  note: {n}" for n in self.notes]
-        if self.torn_bytes:
-            promise = {
-                False: "it was never acknowledged, nothing is lost",
-                True: "it had been acknowledged",
-                None: "whether it was acknowledged cannot be told (no ledger.head)",
-            }[self.torn_acknowledged]
-            out.append(f"  ledger: torn last line of {self.torn_bytes} bytes is dropped: {promise}")
+    @property
+    def problems(self) -> list[str]:
+        """One line for each thing that is not as it was written; empty when ``ok``."""
+        out = [f"header: {self.header}"] if self.header else []
         for b in self.broken:
             number = "" if b["seq"] is None else f" (event {b['seq']})"
-            out.append(f"  ledger: line {b['line']}{number}: {b['why']}")
+            out.append(f"ledger: line {b['line']}{number}: {b['why']}")
+        if self.torn_bytes and self.torn_acknowledged is not False:
+            doubt = (
+                "it had been acknowledged" if self.torn_acknowledged else "whether it was acknowledged cannot be told"
+            )
+            out.append(f"ledger: torn last line of {self.torn_bytes} bytes is dropped: {doubt}")
+        out += [f"artifact {sha}: missing" for sha in self.missing]
+        return out + [f"artifact {why}" for why in self.damaged]
+
+    def lines(self) -> list[str]:
+        """The report as lines to print."""
+        out = [f"{self.id}: {'whole' if self.ok else 'DAMAGED'}"]
+        out.append(f"  ledger: {self.whole} of {self.events} events whole")
         out.append(f"  artifacts: {self.artifacts} intact, {len(self.missing)} missing, {len(self.damaged)} damaged")
+        out += [f"  {p}" for p in self.problems]
+        if self.torn_bytes and self.torn_acknowledged is False:
+            out.append(
+                f"  note: torn last line of {self.torn_bytes} bytes is dropped: "
+                "it was never acknowledged, nothing is lost"
+            )
         if self.unnamed:
             out.append(f"  note: {self.unnamed} artifacts are named by no event")
-        out += [f"  artifact {sha}: missing" for sha in self.missing]
-        out += [f"  artifact: {why}" for why in self.damaged]
-        if self.header:
-            out.append(f"  header: {self.header}")
-        return out
+        return out + [f"  note: {n}" for n in self.notes]
 
 
 def verify(path: Path, budget: int | None = None) -> VerifyReport:
