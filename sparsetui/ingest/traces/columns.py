@@ -163,8 +163,8 @@ class Builder:
                 if args.occupancy is not None:
                     occupancy[i] = _share(args.occupancy)
         for i in np.flatnonzero(kind == OP).tolist():
-            if names[i] in _SHAPED and (args := timed[i].args) is not None and args.dims is not None:
-                key = (bytes(args.dims)[:400], bytes(args.strides)[:400] if args.strides is not None else b"")
+            if names[i] in _SHAPED and (args := timed[i].args) is not None and bytes(args.dims):
+                key = (bytes(args.dims)[:400], bytes(args.strides)[:400])
                 shape[i] = self._shapes[key]
         columns: tuple[npt.NDArray[Any], ...] = (kind, name, lanes, ts, dur, corr, occupancy, shape)
         if not keep.all():

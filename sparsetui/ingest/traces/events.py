@@ -16,6 +16,7 @@ from sparsetui.ingest.traces.source import BadInputError, Progress, Source
 _HEAD = 32 << 20  # everything before the first event must fit in this
 _TAIL = 1 << 20
 _LONGEST_BLOCK = 64 << 20
+_SPACE = re.compile(rb"[\s,]*")
 _ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _RANK = re.compile(rb"""["']rank["']\s*:\s*(\d{1,9})""")
 _WORLD = re.compile(rb"""["']world_size["']\s*:\s*(\d{1,9})""")
@@ -32,8 +33,8 @@ class Args(msgspec.Struct):
     stream: Any = None
     device: Any = None
     occupancy: Any = msgspec.field(name="est. achieved occupancy %", default=None)
-    dims: msgspec.Raw | None = msgspec.field(name="Input Dims", default=None)
-    strides: msgspec.Raw | None = msgspec.field(name="Input Strides", default=None)
+    dims: msgspec.Raw = msgspec.field(name="Input Dims", default=msgspec.Raw())
+    strides: msgspec.Raw = msgspec.field(name="Input Strides", default=msgspec.Raw())
 
 
 class Event(msgspec.Struct):
@@ -154,7 +155,7 @@ class _Reader:
         if self.sound:
             at = self._boundary(buffer)
             if at > 0:
-                events = _decode(b"".join((b"[", buffer[:at], b"]")))
+                events = _decode(buffer, at)
                 if events is not None:
                     self.out.events += len(events)
                     return events, at, False
@@ -190,7 +191,7 @@ class _Reader:
         used = 0
         if self.sound and len(buffer) > _TAIL:
             at = self._boundary(buffer[:-_TAIL])
-            bulk = _decode(b"".join((b"[", buffer[:at], b"]"))) if at else None
+            bulk = _decode(buffer, at) if at else None
             if bulk is not None:
                 self.out.events += len(bulk)
                 events, used = bulk, at
@@ -249,9 +250,11 @@ class _Reader:
         return buffer[used:]
 
 
-def _decode(text: bytes) -> list[Event] | None:
+def _decode(buffer: bytes, end: int) -> list[Event] | None:
+    """The events in ``buffer[:end]``, or None if they are not sound JSON."""
+    start = _SPACE.match(buffer).end()  # type: ignore[union-attr]
     try:
-        return _EVENTS.decode(text)
+        return _EVENTS.decode(b"".join((b"[", buffer[start:end], b"]")))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
@@ -274,13 +277,13 @@ def _event(value: dict[str, Any]) -> Event:
     return Event(**fields, args=made)
 
 
-def _raw(value: Any) -> msgspec.Raw | None:
+def _raw(value: Any) -> msgspec.Raw:
     if not isinstance(value, list):
-        return None
+        return msgspec.Raw()
     try:
         return msgspec.Raw(msgspec.json.encode(value))
     except (TypeError, ValueError, OverflowError, RecursionError):
-        return None
+        return msgspec.Raw()
 
 
 def _told(event: Event) -> str:
