@@ -106,22 +106,30 @@ def _lock(state: SessionState) -> Found:
 
 def _reproduced(state: SessionState) -> Found:
     verdict = _verdict(state)
-    ratio = _ratio(state)
-    said = f"failing / comparator {_figure(ratio)}"
     if verdict is None:
         return Found(None, "no investigation has ended in a verdict yet")
-    if verdict.status == "fault":
-        return Found(True, f"{verdict.mechanism}; {said}", _evidence(state, "clock"))
+    ratio, floor, speedup = _ratio(state), _floor(state), _number(_metrics(state), "real_speedup")
+    proof = _evidence(state, "clock")
+    said = f"failing / comparator {_figure(ratio)}"
     if verdict.status == "no_fault":
-        return Found(False, f"the pair does not differ beyond the noise floor; {said}", _evidence(state, "clock"))
-    return Found(False, f"the evidence does not decide; {said}", _evidence(state, "clock"))
+        return Found(False, f"the pair does not differ beyond the noise floor; {said}", proof)
+    if verdict.status != "fault":
+        return Found(False, f"the evidence does not decide; {said}", proof)
+    if verdict.share_of_regression is None:
+        return Found(
+            True, f"{verdict.mechanism} is seen in the failing variant itself; {said}", verdict.evidence or proof
+        )
+    if ratio.value is not None and _low(ratio) > 1 + (floor.value or 0.0):
+        return Found(True, said, proof)
+    claim = _setting(state, "declared", "speedup")
+    if claim is not None and speedup.value is not None and _high(speedup) < claim:
+        return Found(True, f"declared speed-up {claim:g}, real speed-up {_figure(speedup)}", proof)
+    floored = "" if floor.value is None else f" of {floor.value:.1%}"
+    return Found(False, f"{said} is not beyond the noise floor{floored}", proof)
 
 
 def _stable(state: SessionState) -> Found:
-    metrics = _metrics(state)
-    floor = _number(metrics, "latency_ms", "floor")
-    if floor.value is None:
-        floor = _number(metrics, "noise_floor")
+    floor = _floor(state)
     if floor.value is None:
         return Found(None, f"no noise floor from comparator against comparator: {floor.reason}")
     ratio = _ratio(state).value
@@ -167,7 +175,7 @@ def _matrix(state: SessionState) -> Found:
 
 
 def _quality(state: SessionState) -> Found:
-    limit = _max_drift(state)
+    limit = _setting(state, "quality", "max_drift")
     drifts = _numbers(_metrics(state).get("quality_drift"))
     proof = _evidence(state, "quality") or _evidence(state, "outputs")
     broken = [f.mechanism for f in state.material if f.mechanism in _WRONG]
@@ -262,16 +270,23 @@ def _ratio(state: SessionState) -> Number:
     return ratio if ratio.value is not None else _number(_metrics(state), "latency_ms", "ratio", "p50")
 
 
+def _floor(state: SessionState) -> Number:
+    """The A/A noise floor of the clock, as a ratio - 1."""
+    floor = _number(_metrics(state), "latency_ms", "floor")
+    return floor if floor.value is not None else _number(_metrics(state), "noise_floor")
+
+
 def _evidence(state: SessionState, probe: str) -> tuple[str, ...]:
     """The newest evidence of ``probe``: one proof is enough for a reviewer."""
     return next(((e.id,) for e in reversed(state.evidence) if e.probe == probe), ())
 
 
-def _max_drift(state: SessionState) -> float | None:
+def _setting(state: SessionState, table: str, key: str) -> float | None:
+    """A figure that the workload file sets."""
     spec: Any = state.spec.get("spec", state.spec)
-    quality = spec.get("quality") if isinstance(spec, Mapping) else None
-    limit = quality.get("max_drift") if isinstance(quality, Mapping) else None
-    return float(limit) if isinstance(limit, int | float) else None
+    section = spec.get(table) if isinstance(spec, Mapping) else None
+    value = section.get(key) if isinstance(section, Mapping) else None
+    return float(value) if isinstance(value, int | float) else None
 
 
 def _number(table: Any, *path: str) -> Number:
@@ -300,6 +315,14 @@ def _worst(n: Number) -> float:
     """The largest size that the interval still allows: a gate holds only if all of it does."""
     low, high = n.ci or (0.0, 0.0)
     return max(abs(n.value or 0.0), abs(low), abs(high))
+
+
+def _low(n: Number) -> float:
+    return n.ci[0] if n.ci is not None else n.value or 0.0
+
+
+def _high(n: Number) -> float:
+    return n.ci[1] if n.ci is not None else n.value or 0.0
 
 
 def _figure(n: Number) -> str:
