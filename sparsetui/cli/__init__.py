@@ -1,1 +1,1 @@
-"""cli"""
+"""The commands. Thin: they read arguments, call the rooms, print, and set exit codes."""

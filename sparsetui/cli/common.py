@@ -21,3 +21,7 @@ def fail(message: object) -> NoReturn:
     """End the command with one line on stderr and exit code 2 (bad usage or bad input)."""
     say(f"sparsetui: {message}")
     raise typer.Exit(2)
+
+
+# What the options before the command say about the app's looks; the command that opens the app reads it.
+tui_options: dict[str, bool] = {"mouse": False, "color": True, "unicode": True}

@@ -51,6 +51,7 @@ class Mechanism:
     intervention: str | None = None
     rivals: tuple[str, ...] = field(default=())
     needs: tuple[str, ...] = field(default=())  # extra probes (verbs) it wants before it can decide
+    wants: Callable[[Case], bool] | None = None  # whether those are worth their time in this case
 
     @property
     def stage(self) -> str:

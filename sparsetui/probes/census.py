@@ -65,7 +65,7 @@ class Owners:
         while frame is not None:
             code = frame.f_code
             file = code.co_filename
-            if not (file.startswith(_TORCH) or file.startswith(_OURS) or file.startswith("<")):
+            if not (file.startswith((_TORCH, _OURS, "<"))):
                 k = (code, frame.f_lineno)
                 if k not in self._places:
                     self._places[k] = "%s:%d %s" % (file.rsplit("/", 1)[-1], frame.f_lineno, code.co_name)

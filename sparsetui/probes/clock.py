@@ -127,17 +127,20 @@ def _steal() -> Any:
 
 
 def loop(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:
-    """Step for ``seconds`` without keeping times: something for a sampler to watch."""
+    """Step for ``seconds``, or until the file ``stop`` exists, without keeping times: something for a sampler to watch."""
     run = stepper(ctx)
-    end = time.perf_counter() + float(args["seconds"])
+    end, stop = time.perf_counter() + float(args["seconds"]), args.get("stop")
     n = 0
     t0 = time.perf_counter()
     with run.mode():
+        looked = 0.0
         while time.perf_counter() < end:
             run(n)
             n += 1
-            if n % 64 == 0:
-                ctx.emit({"loop": n})
+            if stop and time.perf_counter() - looked > 0.05:
+                looked = time.perf_counter()
+                if os.path.exists(stop):
+                    break
     return {"steps": n, "step_ms": (time.perf_counter() - t0) / max(1, n) * 1e3}
 
 

@@ -59,7 +59,7 @@ def _numbers(ctx: Context) -> Dict[str, str]:
     """dtypes the model computes in, and the shapes it is fed."""
     run = stepper(ctx)
     with run.mode():
-        out = [t for t in tensors.flatten(run(0))]
+        out = list(tensors.flatten(run(0)))
     held = [t for _, t in walk.held_tensors(ctx.fn) if t.is_floating_point() and t.dim() >= 2]
     by: Dict[str, int] = {}
     for t in held:

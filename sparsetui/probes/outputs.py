@@ -88,9 +88,7 @@ def tolerance(outs: List[torch.Tensor]) -> float:
 
 def quality(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:
     """Call the user's quality entry with the built callable; returns its metrics as floats."""
-    from sparsetui.worker.child.load import resolve
-
-    fn = resolve(str(args["entry"]), ctx.spec["folder"])
+    fn = ctx.state["resolve"](str(args["entry"]))
     run = stepper(ctx)
     with run.mode():
         result = fn(ctx.fn)

@@ -69,7 +69,7 @@ def _edges(start: List[Tuple[str, Any, Callable[[Any], bool]]]) -> Iterator[Tupl
         name, obj, put = queue[i]
         i += 1
         yield name, obj, put
-        if isinstance(obj, torch.Tensor) or isinstance(obj, _OPAQUE) or id(obj) in visited:
+        if isinstance(obj, (torch.Tensor, _OPAQUE)) or id(obj) in visited:
             continue
         visited.add(id(obj))
         queue.extend(_children(name, obj))

@@ -7,6 +7,7 @@ worker, a probe or the ledger itself.
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 
@@ -82,6 +83,10 @@ class Runner:
 
     def conclude(self) -> Result:
         """Fold the evidence so far into a verdict, without new runs."""
+        raise NotImplementedError
+
+    def save_memo(self, text: str) -> Path:
+        """Write ``memo.md`` into the session; returns its path."""
         raise NotImplementedError
 
     def cancel(self) -> None:

@@ -24,7 +24,7 @@ def _dense_rows(case: Case, variant: str) -> list[Payload]:
 
 
 def _densified_at_load(case: Case, variant: str) -> set[str]:
-    return {str(n) for n in case.build.get(variant, {}).get("densified", ()) if n}
+    return {str(n) for n in case.build.get(variant, {}).get("made_dense", ()) if n}
 
 
 def _dense_storage(case: Case, variant: str) -> Suspicion | None:

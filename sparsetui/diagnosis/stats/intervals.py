@@ -111,6 +111,12 @@ def t_interval(x: ArrayLike, level: float = 0.95) -> Interval:
     return mean - half, mean + half
 
 
+def median(x: Floats) -> float:
+    """Plain median of a non-empty array; a fraction of the time of NumPy's on a block's few values."""
+    ordered = np.sort(x)
+    return float(ordered[ordered.size // 2] + ordered[(ordered.size - 1) // 2]) / 2.0
+
+
 def _huber(x: Floats, prior_variance: float, prior_df: float) -> tuple[float, float]:
     """Huber's centre of ``x`` and the sum of squares its variance is made of.
 
@@ -118,12 +124,12 @@ def _huber(x: Floats, prior_variance: float, prior_df: float) -> tuple[float, fl
     the scale is as likely to be wrong as the value.
     """
     n = x.size
-    centre = float(np.median(x))
-    mad = 1.4826 * float(np.median(np.abs(x - centre)))
+    centre = median(x)
+    mad = 1.4826 * median(np.abs(x - centre))
     scale = math.sqrt((prior_df * prior_variance + n * mad**2) / (prior_df + n)) or float(x.std())
     bound = (2.0 + 10.0 / n) * scale if n >= 6 else math.inf
     for _ in range(50):
-        step = float(np.clip(x - centre, -bound, bound).mean())
+        step = float(np.minimum(np.maximum(x - centre, -bound), bound).sum()) / n
         centre += step
         if abs(step) <= 1e-14 * (1.0 + abs(centre)):
             break

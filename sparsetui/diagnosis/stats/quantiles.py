@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from sparsetui.diagnosis.stats.intervals import Interval, t_quantile
-from sparsetui.diagnosis.stats.planning import FEW, FINAL_ALPHA, LEAST_FOR_SAME
+from sparsetui.diagnosis.stats.intervals import Interval, signed_rank_interval, t_quantile
+from sparsetui.diagnosis.stats.planning import FEW, FINAL_ALPHA
 from sparsetui.diagnosis.stats.rounds import Block, Round
 from sparsetui.evidence.records import Number, unavailable
 
@@ -19,6 +19,7 @@ Ints = NDArray[np.int64]
 
 QUANTILES: dict[str, float] = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
 BEYOND = 10  # steps that must lie beyond a quantile for it to be shown
+LEAST_FOR_TAIL = 5  # rounds: fewer cannot show at 5 % that most of them agree
 CELLS = 1500  # distinct times kept apart while resampling
 
 
@@ -73,8 +74,10 @@ def ratio_quantiles(
 ) -> TailComparison:
     """Ratio failing/comparator of pooled p50, p95 and p99 by paired bootstrap over rounds, then blocks of each side.
 
-    ``tail_slower``: the whole interval of p95 or p99 at the decision level lies above 1 + max(floor, resolution), and
-    there are at least four rounds; pass the comparison's ``floor``. A quantile is ``unavailable`` unless both sides
+    ``tail_slower``: the whole interval of p95 or p99 at the decision level lies above 1 + max(floor, resolution), *and*
+    round by round more failing than comparator steps lie beyond the pooled quantile (signed rank, 5 % one-sided, so
+    from five rounds on): a few blocks that a neighbour hit can move a pooled tail, but not most rounds. Pass the
+    comparison's ``floor``. A quantile is ``unavailable`` unless both sides
     support it. For the ratio of p50 prefer :func:`compare`, whose pairs cancel drift.
     """
     sides = [(_times(r.failing), _times(r.comparator)) for r in rounds]
@@ -98,11 +101,13 @@ def ratio_quantiles(
             if wide is not None and units > 1:
                 strict[name] = (math.exp(log - wide), math.exp(log + wide))
     least = max(floor, resolution, FEW.get(units, 0.0))
-    slow = [k for k in ("p95", "p99") if k in strict and units >= LEAST_FOR_SAME and strict[k][0] > 1.0 + least]
+    slow = [
+        k for k in ("p95", "p99") if k in strict and strict[k][0] > 1.0 + least and _most_rounds(sides, QUANTILES[k])
+    ]
     if slow:
         reason = f"{' and '.join(slow)} slower beyond ±{least:.1%}"
-    elif units < LEAST_FOR_SAME:
-        reason = f"tails are judged from {LEAST_FOR_SAME} rounds on, {units} were measured"
+    elif units < LEAST_FOR_TAIL:
+        reason = f"tails are judged from {LEAST_FOR_TAIL} rounds on, {units} were measured"
     else:
         reason = f"no tail is slower beyond ±{least:.1%} at the decision level"
     return TailComparison(ratios=ratios, strict_ci=strict, tail_slower=bool(slow), reason=reason)
@@ -159,6 +164,15 @@ def _times(blocks: Sequence[Block]) -> list[Floats]:
     arrays = [np.asarray(b.times_ms, dtype=np.float64) for b in blocks]
     arrays = [a[np.isfinite(a) & (a > 0)] for a in arrays]
     return [a for a in arrays if a.size]
+
+
+def _most_rounds(sides: Sequence[tuple[list[Floats], list[Floats]]], q: float) -> bool:
+    """Whether rounds agree that failing steps lie beyond the pooled quantile more often than the comparator's do."""
+    steps = [(np.concatenate(f), np.concatenate(c)) for f, c in sides]
+    beyond = np.quantile(np.concatenate([s for pair in steps for s in pair]), q)
+    excess = [float((f > beyond).mean() - (c > beyond).mean()) for f, c in steps]
+    interval = signed_rank_interval(excess, 0.90)
+    return interval is not None and interval[0] > 0.0
 
 
 def _enough(n: int, name: str) -> bool:

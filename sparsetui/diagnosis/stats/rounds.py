@@ -12,9 +12,8 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from sparsetui.diagnosis.stats.intervals import Floats, median
 
 
 class Block(msgspec.Struct, frozen=True):
@@ -50,7 +49,7 @@ def block_median(block: Block) -> float:
     """Median step time of a block in ms; NaN when it holds no positive finite time."""
     times = np.asarray(block.times_ms, dtype=np.float64)
     times = times[np.isfinite(times) & (times > 0)]
-    return float(np.median(times)) if times.size else math.nan
+    return median(times) if times.size else math.nan
 
 
 class RoundLevel(msgspec.Struct, frozen=True):
@@ -79,7 +78,7 @@ def reduce_round(round_: Round) -> RoundLevel | None:
         sides.append(sorted(usable))
     failing, comparator = (np.log([m for _, m in side]) for side in sides)
     pairs = pair_adjacent([(o, m, True) for o, m in sides[0]] + [(o, m, False) for o, m in sides[1]])
-    level_f, level_c = float(np.median(failing)), float(np.median(comparator))
+    level_f, level_c = median(failing), median(comparator)
     return RoundLevel(
         failing=level_f,
         comparator=level_c,
@@ -99,19 +98,19 @@ def pair_adjacent(blocks: Iterable[tuple[int, float, bool]]) -> list[float]:
     """
     pairs: list[float] = []
     waiting: list[tuple[float, bool]] = []
-    for _, median, numerator in sorted(blocks):
+    for _, time, numerator in sorted(blocks):
         if waiting and waiting[-1][1] != numerator:
             other = waiting.pop()[0]
-            pairs.append(math.log(median / other) if numerator else math.log(other / median))
+            pairs.append(math.log(time / other) if numerator else math.log(other / time))
         else:
-            waiting.append((median, numerator))
+            waiting.append((time, numerator))
     return pairs
 
 
 def walsh_median(x: Floats) -> float:
     """Hodges-Lehmann estimate: the median of all pairwise means, each value with itself included."""
     i, j = np.triu_indices(x.size)
-    return float(np.median((x[i] + x[j]) / 2.0))
+    return median((x[i] + x[j]) / 2.0)
 
 
 def clusters(levels: Sequence[RoundLevel]) -> list[list[RoundLevel]]:

@@ -1,0 +1,101 @@
+"""The clock pass: rounds of fresh process pairs, interleaved ABBA, never both at once."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from sparsetui.diagnosis.stats import Block, Comparison, Round, compare, needs_more
+from sparsetui.runner.journal import Journal
+from sparsetui.worker.handle import Replica
+
+_BLOCK_MS = 50.0  # a block is at least this long, so that a scheduling hiccup is a small part of it
+_LEAST, _MOST = 3, 400  # steps a block
+_CYCLES = 2  # ABBA cycles a round: four blocks of each variant
+_ORDER = ("failing", "comparator", "comparator", "failing")
+LEAST_ROUNDS = 4  # below this, replicas say little about each other
+
+
+@dataclass
+class Clock:
+    """The rounds of an investigation so far, and what they come to."""
+
+    rounds: list[Round] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    conditions: list[dict[str, Any]] = field(default_factory=list)
+    planned: int | None = None
+
+    def comparison(self, threshold: float = 0.02) -> Comparison:
+        return compare(self.rounds, planned=self.planned, threshold=threshold)
+
+    def enough(self, threshold: float) -> bool:
+        return len(self.rounds) >= LEAST_ROUNDS and not needs_more(self.comparison(threshold), threshold)
+
+
+def steps_for(step_ms: float, inputs: int) -> int:
+    """Steps a block: long enough to be timed well, whole cycles over the inputs where those are few."""
+    count = min(_MOST, max(_LEAST, math.ceil(_BLOCK_MS / max(step_ms, 1e-3))))
+    if 1 < inputs <= count:
+        count = math.ceil(count / inputs) * inputs
+    return count
+
+
+def settle(replicas: Mapping[str, Replica], seconds: float, deadline_s: float, cancel: threading.Event) -> dict[str, dict[str, Any]]:
+    """Warm both side by side until their page faults have settled."""
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        jobs = {v: pool.submit(r.call, "settle", {"seconds": seconds}, deadline_s=deadline_s, cancel=cancel)
+                for v, r in replicas.items()}  # fmt: skip
+    return {v: job.result() for v, job in jobs.items()}
+
+
+def take_round(
+    replicas: Mapping[str, Replica],
+    number: int,
+    steps: Mapping[str, int],
+    deadline_s: Callable[[], float],
+    cancel: threading.Event,
+    journal: Journal,
+    cycles: int = _CYCLES,
+) -> tuple[Round, list[dict[str, Any]]]:
+    """One round of ABBA blocks over two built, settled replicas. Both see the same inputs in the same order."""
+    blocks: dict[str, list[Block]] = {"failing": [], "comparator": []}
+    conditions = []
+    at = {"failing": 0, "comparator": 0}
+    flip = number % 2 == 1  # every other round starts with the comparator
+    order = [{"failing": "comparator", "comparator": "failing"}[v] if flip else v for v in _ORDER] * cycles
+    for i, variant in enumerate(order):
+        args = {"count": steps[variant], "start": at[variant], "warm": 2}
+        got = replicas[variant].call("block", args, deadline_s=deadline_s(), cancel=cancel)
+        at[variant] += steps[variant]
+        blocks[variant].append(Block(variant, f"{variant}-{number}", i, got["times_ms"], got["conditions"]))
+        conditions.append({"round": number, "variant": variant, **got["conditions"]})
+        journal.latency(variant, sorted(got["times_ms"])[len(got["times_ms"]) // 2])
+    return Round(blocks["failing"], blocks["comparator"]), conditions
+
+
+def planned_rounds(done: int, seconds_a_round: float, seconds_left: float) -> int:
+    """How many rounds the budget will have allowed in all."""
+    more = int(seconds_left / max(seconds_a_round, 1e-3))
+    return max(LEAST_ROUNDS, min(40, done + more))
+
+
+class Stopwatch:
+    """Mean seconds a round, for ETAs and planning."""
+
+    def __init__(self) -> None:
+        self.n, self.total, self._t = 0, 0.0, time.monotonic()
+
+    def start(self) -> None:
+        self._t = time.monotonic()
+
+    def lap(self) -> float:
+        now = time.monotonic()
+        self.total += now - self._t
+        self.n += 1
+        self._t = now
+        return self.total / self.n
