@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from sparsetui.evidence.records import Number
+from sparsetui.flow import STAGES
 from sparsetui.session import closure
 from sparsetui.session.state import SessionState
 
@@ -19,6 +20,10 @@ Fact = float | int | str | bool | None
 QUANTILES = ("p50", "p95", "p99")
 MECHANISM_STATES = ("material", "suspected", "ruled out", "absent")
 RATIO_STATES = ("slower", "faster", "same", "cannot tell")
+
+_LEAST = math.log1p(0.005)
+_BAND = 0.02
+_TO_90 = 0.84  # half-width of a 90 % interval against that of a 95 % one
 
 
 def _described() -> dict[str, str]:
@@ -145,7 +150,8 @@ def flatten(state: SessionState) -> Facts:
     _native(out, state)
     _mechanisms(out, state)
     out["question"] = _question(out, state)
-    done = frozenset(p.stage for p in state.phases if p.state == "done")
+    passes = {p.name for p in state.phases if p.state == "done"}
+    done = frozenset(s.id for s in STAGES if passes.intersection(s.passes))
     # after a conclusion, what has no finding was looked for and not there; but not where the evidence could not answer
     concluded = state.result is not None and state.result.verdict.status != "cannot_answer"
     return Facts({k: v for k, v in out.items() if v is not None}, done, concluded)
@@ -173,14 +179,17 @@ def _latency(out: dict[str, Fact], metrics: Mapping[str, Any], spec: Any) -> Non
 
 
 def _sparsity(out: dict[str, Fact], metrics: Mapping[str, Any], spec: Any) -> None:
-    out["fallback_rate"] = _first(metrics, ("fallback_rate",), ("fallback_rate", "calls")).value
-    out["fallback_time"] = _first(
-        metrics, ("fallback_time_share",), ("fallback_rate", "time"), ("fallback_overhead",)
-    ).value
-    out["conversions"] = _first(metrics, ("conversion_rate",), ("conversion_rate", "count")).value
-    out["conversion_time"] = _first(metrics, ("conversion_time_share",), ("conversion_rate", "time")).value
-    out["metadata_overhead"] = _first(metrics, ("metadata_overhead",), ("metadata_overhead", "index_to_values")).value
-    out["bytes_ratio"] = _first(metrics, ("metadata_overhead", "to_dense"), ("bytes_ratio",)).value
+    out["fallback_rate"] = _number(metrics, "fallback_rate").value
+    out["fallback_time"] = _number(metrics, "fallback_rate", "time").value
+    rate = _number(metrics, "conversion_rate")
+    if rate.unit == "per step":
+        out["conversions"] = rate.value
+        step = out["latency_ms.failing.p50"]
+        out["conversion_time"] = _ratio(_number(metrics, "conversion_rate", "time_ms").value, step)
+    else:  # from a trace or from stacks: a share of time
+        out["conversion_time"] = rate.value
+    out["metadata_overhead"] = _number(metrics, "metadata_overhead").value
+    out["bytes_ratio"] = _number(metrics, "metadata_overhead", "vs_dense").value
     sparsity, speedup = _number(metrics, "nominal_sparsity"), _number(metrics, "real_speedup")
     out["nominal_sparsity"], out["real_speedup"] = sparsity.value, speedup.value
     out["real_speedup.low"], out["real_speedup.high"] = speedup.ci or (None, None)
@@ -252,7 +261,7 @@ def _native(out: dict[str, Fact], state: SessionState) -> None:
     out["evidence.live"] = any(not e.source for e in state.evidence)
     for p in state.phases:
         if p.state == "done":
-            out[f"ran.{p.name}"] = True
+            out["ran.interventions" if p.name.startswith("intervention ") else f"ran.{p.name}"] = True
     if native is not None and native.paths:
         out["native.seen"] = True
         out["native.path"] = native.paths[0].path
@@ -267,10 +276,11 @@ def _native(out: dict[str, Fact], state: SessionState) -> None:
 
 
 def _mechanisms(out: dict[str, Fact], state: SessionState) -> None:
+    # while nobody knows whether there is a gap at all, a mechanism that was seen is neither blamed nor cleared
+    decided = out.get("latency_ratio.p50.says") not in (None, "cannot tell") or state.result is not None
     findings = state.findings or ((*state.result.findings, *state.result.ruled_out) if state.result else ())
     for f in findings:
-        weak = f.confidence == "suspected"
-        out[f"mechanism.{f.mechanism}"] = ("suspected" if weak else "material") if f.material else "ruled out"
+        out[f"mechanism.{f.mechanism}"] = "material" if f.material else "ruled out" if decided else "suspected"
     if state.result is not None:
         verdict = state.result.verdict
         out["verdict.status"], out["verdict.mechanism"] = verdict.status, verdict.mechanism
@@ -286,17 +296,22 @@ def _question(out: dict[str, Fact], state: SessionState) -> str | None:
 
 
 def _says(ratio: Number, floor: float | None) -> str | None:
-    """The interval against 1 ± floor. Without an interval nothing is claimed beyond "cannot tell"."""
+    """The comparison's own rule: beyond the floor with the interval beyond 0.5 %, or within a band around 1.
+
+    See :func:`sparsetui.diagnosis.stats.compare`. Without an interval nothing is claimed beyond "cannot tell".
+    """
     if ratio.value is None:
         return None
-    if ratio.ci is None or floor is None:
+    if ratio.ci is None or floor is None or min(ratio.value, *ratio.ci) <= 0:
         return "cannot tell"
-    low, high = ratio.ci
-    if low > 1 + floor:
+    value, low, high = (math.log(x) for x in (ratio.value, *ratio.ci))
+    if value > math.log1p(floor) and low > _LEAST:
         return "slower"
-    if high < 1 / (1 + floor):
+    if value < -math.log1p(floor) and high < -_LEAST:
         return "faster"
-    return "same" if high <= 1 + floor and low >= 1 / (1 + floor) else "cannot tell"
+    band = math.log1p(max(_BAND, min(floor, 2 * _BAND)))
+    low, high = value - _TO_90 * (value - low), value + _TO_90 * (high - value)
+    return "same" if -band < low and high < band else "cannot tell"
 
 
 def _within(number: Number, limit: float | None) -> bool | None:

@@ -29,18 +29,15 @@ class Visit(msgspec.Struct, frozen=True):
 
 
 class Trail(msgspec.Struct, frozen=True):
-    """The steps taken and the finding they end in. ``end`` always has an owner."""
+    """The steps taken and the finding they end in, as the ledger's ``playbook`` event holds them.
 
-    playbook: str
+    ``end`` always has an owner.
+    """
+
+    id: str
     title: str
-    steps: tuple[Visit, ...]
+    trail: tuple[Visit, ...]
     end: End
-
-    def body(self) -> dict[str, Any]:
-        """As the ledger's ``playbook`` event holds it."""
-        steps = [{f: getattr(v, f) for f in ("step", "stage", "ask", "found", "next", "owner")} for v in self.steps]
-        end = {k: v for k, v in msgspec.to_builtins(self.end).items() if k != "line" and v}
-        return {"id": self.playbook, "title": self.title, "trail": steps, "end": end}
 
 
 class Pending(msgspec.Struct, frozen=True):

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from sparsetui.report.document import Block, Cell, Code, Heading, Para, Table
+from sparsetui.report.document import Block, Cell, Code, Heading, Para, Strong, Table
 from sparsetui.report.facts import Facts
 from sparsetui.report.numbers import as_number
 
@@ -30,6 +30,13 @@ def playbook_section(f: Facts) -> list[Block]:
         if isinstance(step, Mapping)
     )
     blocks.append(Table(("step", "stage", "asked", "found", "went to"), rows))
+    end = book.get("end")
+    if isinstance(end, Mapping):
+        name = str(end.get("mechanism") or str(end.get("kind", "")).replace("_", " "))
+        settle = f" What would settle it: {end['settle']}" if end.get("settle") else ""
+        blocks.append(
+            Para((Strong(f"Ends in {name}:"), f" {end.get('say', '')} Owner: {end.get('owner', '')}.{settle}"))
+        )
     return blocks
 
 

@@ -27,16 +27,12 @@ METRICS: tuple[tuple[str, str, bool], ...] = (
     ("nominal_sparsity", "nominal sparsity", True),
     ("real_speedup", "real speed-up", False),
     ("fallback_rate", "dense-fallback rate", True),
-    ("fallback_time_share", "dense-fallback share of time", True),
-    ("conversion_rate", "conversions per step", False),
-    ("conversion_time_share", "conversion share of time", True),
+    ("conversion_rate", "conversions", False),
     ("metadata_overhead", "metadata overhead", False),
     ("quality_drift", "quality drift", False),
     ("energy_j_per_request", "energy per request", False),
     ("observer_effect", "observer effect", False),
-    ("noise_floor", "noise floor", True),
 )
-_PERCENT_KEYS = frozenset(key for key, _, percent in METRICS if percent)
 
 
 def verdict_section(f: Facts) -> list[Block]:
@@ -106,22 +102,22 @@ def _latency(metrics: Mapping[str, Any]) -> list[Block]:
     if not isinstance(table, Mapping) or not table:
         return []
     names = [n for n in ("failing", "comparator", "fixed") if n in table]
-    names += sorted(str(n) for n in table if n not in (*names, "ratio", "floor"))
     names += [n for n in ("ratio",) if n in table]
     rows: list[tuple[Cell, ...]] = []
     for name in names:
         side = table[name]
-        single = isinstance(side, Number) or (isinstance(side, Mapping) and "value" in side)
         unit = "×" if name == "ratio" else "ms"
-        cells = [figure(as_number(side), unit=unit)] if single else []
-        if isinstance(side, Mapping) and not single:
+        cells = [figure(as_number(side), unit=unit)]
+        if isinstance(side, Mapping) and any(q in side for q in QUANTILES):
             cells = [figure(metric(table, name, q), unit=unit) if q in side else "not measured" for q in QUANTILES]
         rows.append(("ratio failing / comparator" if name == "ratio" else name, *cells))
     return [Table(("latency", *QUANTILES), tuple(rows))]
 
 
 def _metric_rows(metrics: Mapping[str, Any]) -> list[tuple[Cell, ...]]:
-    floor = metric(metrics, "latency_ms", "floor")
+    floor = metric(metrics, "latency_ms", "noise_floor")
+    if floor.value is None:
+        floor = metric(metrics, "latency_ms", "floor")
     rows: list[tuple[Cell, ...]] = [] if floor.value is None else [("noise floor", figure(floor, percent=True))]
     known = {key for key, _, _ in METRICS} | {"latency_ms"}
     order = [(k, w, p) for k, w, p in METRICS if k in metrics]
@@ -136,7 +132,13 @@ def _flat(words: str, raw: Any, percent: bool, depth: int = 0) -> list[tuple[Cel
     if isinstance(raw, Number) or (isinstance(raw, Mapping) and ("value" in raw or "quality" in raw)):
         number = as_number(raw)
         unitless = number.unit in ("", "share", "%")
-        return [(words, figure(number, percent=percent and unitless, unit="×" if words == "real speed-up" else None))]
+        text = figure(number, percent=percent and unitless, unit="×" if words == "real speed-up" else None)
+        rows: list[tuple[Cell, ...]] = [(words, f"{text} — {number.reason}" if _remarked(number) else text)]
+        if isinstance(raw, Mapping) and depth < 3:  # figures beside it: the comparator's, the same by time, …
+            for key in raw:
+                if isinstance(raw[key], Mapping):
+                    rows += _flat(f"{words}, {str(key).replace('_', ' ')}", raw[key], percent, depth + 1)
+        return rows
     if isinstance(raw, Mapping) and depth < 3:
         return [r for key in raw for r in _flat(f"{words}, {str(key).replace('_', ' ')}", raw[key], percent, depth + 1)]
     if isinstance(raw, bool) or raw is None or isinstance(raw, str):
@@ -146,6 +148,11 @@ def _flat(words: str, raw: Any, percent: bool, depth: int = 0) -> list[tuple[Cel
     if isinstance(raw, (list, tuple)) and all(isinstance(x, (str, int, float)) for x in raw):
         return [(words, ", ".join(str(x) for x in raw[:12]) + (" …" if len(raw) > 12 else ""))]
     return []
+
+
+def _remarked(number: Number) -> bool:
+    """Whether a figure that was had carries a remark, such as what it does not count."""
+    return number.value is not None and bool(number.reason)
 
 
 def lock_section(f: Facts) -> list[Block]:

@@ -24,7 +24,7 @@ from sparsetui.report.document import (
 
 WIDTH = 96
 CELL_LIMIT = 400
-_CODE_SAFE = re.compile(r"[\w.:/@=+,()\[\]{}<>*?%#~&;'\"! -]+", re.ASCII)
+_CODE_SAFE = re.compile(r"[\w.:/@=+,* -]+", re.ASCII)
 
 
 def to_markdown(document: Document) -> str:

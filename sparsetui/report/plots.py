@@ -144,7 +144,7 @@ def distribution(
     left, right = f"{brief(lo)}", f"{brief(lo + span)} {unit}".rstrip()
     gap = width - len(left) - len(right)
     lines.append(left + " " * gap + right if gap >= 1 else _cut(right, width))
-    return _plain(lines, unicode)
+    return plain(lines, unicode)
 
 
 def budget_bars(budget: RegressionBudget, width: int, unicode: bool = True) -> list[str]:
@@ -153,7 +153,7 @@ def budget_bars(budget: RegressionBudget, width: int, unicode: bool = True) -> l
         return []
     title = "regression" if budget.question == "regression" else "missing speed-up"
     lines = [_cut(f"{title}: gap {figure(budget.gap_ms, unit='ms')}", width)]
-    return _plain(lines, unicode) + labelled_bars(budget_rows(budget), width, unicode)
+    return plain(lines, unicode) + labelled_bars(budget_rows(budget), width, unicode)
 
 
 def budget_rows(budget: RegressionBudget) -> list[BarRow]:
@@ -199,7 +199,7 @@ def labelled_bars(rows: Sequence[BarRow], width: int, unicode: bool = True) -> l
     for label, share, text in rows:
         middle = "" if share is None else bar(share, bar_w, unicode) + " "
         lines.append(_cut(f"{fit(label, label_w)} {middle}{text}", width).rstrip())
-    return _plain(lines, unicode)
+    return plain(lines, unicode)
 
 
 def roofline(points: Sequence[RoofPoint], roofs: Roofs, width: int, height: int, unicode: bool = True) -> list[str]:
@@ -209,7 +209,8 @@ def roofline(points: Sequence[RoofPoint], roofs: Roofs, width: int, height: int,
     """
     good = [p for p in points if _positive(p.intensity) and _positive(p.gflops)]
     if width < 20 or height < 4 or not (_positive(roofs.gb_s) and _positive(roofs.gflops)):
-        return [_cut("no measured roofs" if width >= 20 else "too narrow", width)] if width > 0 else []
+        why = "too small for a chart" if width < 20 or height < 4 else "no measured roofs"
+        return [_cut(why, width)] if width > 0 else []
     ridge = roofs.gflops / roofs.gb_s
     xs = [p.intensity for p in good] + [ridge]
     ys = [p.gflops for p in good] + [roofs.gflops]
@@ -240,7 +241,7 @@ def roofline(points: Sequence[RoofPoint], roofs: Roofs, width: int, height: int,
     end = f"{brief(10**x1)}  roofs {brief(roofs.gb_s)} GB/s, {brief(roofs.gflops)} GFLOP/s"
     gap = cols - len(axis) - len(end)
     last = axis + " " * gap + end if gap > 0 else _cut(end, cols)
-    return _plain([*("".join(r) for r in grid), last, *legend], unicode)
+    return plain([*("".join(r) for r in grid), last, *legend], unicode)
 
 
 def lens(
@@ -250,12 +251,12 @@ def lens(
 
     Points are ``o``; a known tail ratio stands in the legend below. ``height`` counts the grid and its axis.
     """
-    good = [p for p in points if math.isfinite(p.pressure)]
+    good = [p for p in points if _plausible(p.pressure)]
     if width < 20 or height < 4:
-        return [_cut("too narrow", width)] if width > 0 else []
+        return [_cut("too small for a chart", width)] if width > 0 else []
     if not good:
         return [_cut("no iteration has been measured", width)]
-    ordered = sorted((z for z in zones if math.isfinite(z.low)), key=lambda z: z.low)
+    ordered = sorted((z for z in zones if _plausible(z.low)), key=lambda z: z.low)
     top = max([p.pressure for p in good] + [z.low for z in ordered]) * 1.1 or 1.0
     rows, cols = height - 1, width - 2
     grid = [[" "] * cols for _ in range(rows)]
@@ -268,24 +269,18 @@ def lens(
         if zone.low > 0:
             for c in range(cols):
                 grid[r][c] = ("╌" if unicode else "-") if grid[r][c] == " " else grid[r][c]
-        name = _cut(f" {clean(zone.name)} ", cols)
-        for c, ch in enumerate(name, cols - len(name)):
-            grid[r][c] = ch
+        _write(grid[r], f" {clean(zone.name)} ")
     step = max(1, (cols * 2 // 3) // max(len(good), 1))
     shown = good[-(cols * 2 // 3) :]
     for i, p in enumerate(shown):
         grid[row(p.pressure)][min(1 + i * step, cols - 1)] = "o"
     side, corner, floor = ("│", "└", "─") if unicode else ("|", "+", "-")
-    tails = [
-        _cut(
-            f"{clean(p.label)}  pressure {brief(p.pressure)}" + (f"  p99/p50 {brief(p.tail)}" if p.tail else ""), width
-        )
-        for p in shown
-    ]
-    return [side + "".join(r).rstrip() for r in grid] + [
-        _cut(corner + floor * (width - 12) + " iteration", width),
-        *tails,
-    ]
+    tails = []
+    for p in shown:
+        tail = f"  p99/p50 {brief(p.tail)}" if p.tail else ""
+        tails.append(_cut(f"{clean(p.label)}  pressure {brief(p.pressure)}{tail}", width))
+    axis = _cut(corner + floor * (width - 12) + " iteration", width)
+    return plain([*(side + "".join(r).rstrip() for r in grid), axis, *tails], unicode)
 
 
 def _share_text(ms: Number, share: Number) -> str:
@@ -293,7 +288,7 @@ def _share_text(ms: Number, share: Number) -> str:
     return text if ms.value is None else f"{text}  {figure(ms, unit='ms', count=False, interval=False, mark=False)}"
 
 
-def _plain(lines: list[str], unicode: bool) -> list[str]:
+def plain(lines: list[str], unicode: bool) -> list[str]:
     """Without unicode, labels and units come out in ASCII too; what has no ASCII form becomes ``?``."""
     if unicode:
         return lines
@@ -304,8 +299,26 @@ def _cut(text: str, width: int) -> str:
     return text if cell_len(text) <= width else set_cell_size(text, max(width, 0))
 
 
+def _write(row: list[str], text: str) -> None:
+    """Put ``text`` at the right end of a row of cells; a wide character takes two, one of them empty."""
+    text = _cut(text, len(row))
+    c = len(row) - cell_len(text)
+    for ch in text:
+        size = cell_len(ch)
+        if size == 0:
+            row[c - 1] += ch
+        else:
+            row[c : c + size] = [ch] + [""] * (size - 1)
+            c += size
+
+
 def _positive(v: float) -> bool:
-    return math.isfinite(v) and v > 0
+    """Whether a rate can be drawn on a logarithmic axis; nothing measured lies outside these bounds."""
+    return 1e-12 < v < 1e18
+
+
+def _plausible(v: float) -> bool:
+    return 0 <= v < 1e12
 
 
 def _pool(values: list[float | None], width: int) -> list[float | None]:

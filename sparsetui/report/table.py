@@ -30,7 +30,7 @@ def summary_lines(
     lines.append(f"session {clean(state.id)}")
     if memo is not None:
         lines.append(f"memo {clean(memo)}")
-    return lines
+    return plots.plain(lines, unicode)
 
 
 def print_summary(

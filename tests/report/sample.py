@@ -47,14 +47,17 @@ def events(t: Callable[[str], str] = same) -> list[Event]:
         "latency_ms": {
             "failing": {"p50": N(3.9, ci=[3.8, 4.0], n=2000, unit="ms"), "p99": N(4.8, unit="ms")},
             "comparator": {"p50": N(0.73, ci=[0.72, 0.74], n=2000, unit="ms")},
-            "ratio": {"p50": N(5.34, ci=[5.29, 5.40], n=40)},
+            "ratio": {**N(5.34, ci=[5.29, 5.40], n=40), "p50": N(5.34, ci=[5.29, 5.40], n=40)},
+            "noise_floor": N(0.008, quality="derived"),
         },
         "energy_j_per_request": {
             "failing": {"value": None, "quality": "unavailable", "reason": t("RAPL is not readable")}
         },
         "nominal_sparsity": N(0.9),
         "real_speedup": N(0.19, ci=[0.18, 0.20], quality="derived"),
-        "fallback_rate": N(0.02),
+        "fallback_rate": {**N(0.02, n=400), "time": N(0.03), "comparator": N(0.0)},
+        "conversion_rate": {**N(2.0, unit="per step", reason=t("hidden ones are not counted")), "time_ms": N(0.78)},
+        "metadata_overhead": {**N(1.0), "vs_dense": N(0.2)},
         "quality_drift": N(0.0002),
     }
     bodies: list[tuple[str, Any]] = [
@@ -83,7 +86,8 @@ def events(t: Callable[[str], str] = same) -> list[Event]:
                     "samplers": [{"name": "py-spy", "rate_hz": 10, "samples": 480, "pause_share": 0.02}],
                     "unavailable": [{"what": t("layouts"), "why": t("sampled from outside")}]}),
         ("playbook", {"id": "p", "title": t("Pruned"), "trail": [
-            {"step": "a", "stage": "kernel", "ask": t("which?"), "found": t("that"), "next": "b"}]}),
+            {"step": "a", "stage": "kernel", "ask": t("which?"), "found": t("that"), "next": "b"}],
+            "end": {"kind": "cannot_answer", "say": t("no"), "owner": t("somebody"), "settle": t("look")}}),
         ("unanswered", {"question": t("p95?"), "why": t("too few"), "settle": t("run longer")}),
         ("owner", {"role": kernel, "who": t("@kernels"), "source": "workload"}),
         ("owner", {"role": rt, "who": t("bob"), "source": "typed"}),
