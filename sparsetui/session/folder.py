@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
 import socket
@@ -61,7 +62,8 @@ def read_header(folder: Path) -> Header:
 
 
 def is_session(folder: Path) -> bool:
-    return (folder / HEADER).is_file() or (folder / LEDGER).is_file()
+    """Whether ``folder`` holds a header or a ledger; a name that cannot be one, or may not be looked at, does not."""
+    return os.path.isfile(folder / HEADER) or os.path.isfile(folder / LEDGER)  # never raises, as Path.is_file does
 
 
 def new_id(workload: str, created: str) -> str:

@@ -28,7 +28,7 @@ from sparsetui.session.folder import (
 from sparsetui.session.ledger import read_head, read_line
 from sparsetui.session.lock import Lock, writing
 from sparsetui.session.reader import Reader
-from sparsetui.session.state import Folder
+from sparsetui.session.state import Event, Folder
 from sparsetui.session.verify import VerifyReport, verify
 from sparsetui.session.writer import Writer
 
@@ -112,11 +112,11 @@ class Store:
         Raises :class:`NotFoundError` that names what is there instead.
         """
         ref = str(ref)
-        path = Path(ref).expanduser()
-        if "/" in ref or ref in (".", "..") or (is_session(path) and not is_session(self.root / ref)):
-            if is_session(path):
-                return path.resolve()
-            raise NotFoundError(f"{ref}: not a session's folder (it holds no {HEADER})")
+        here = is_session(Path(os.path.expanduser(ref)))
+        if "/" in ref or ref in (".", "..") or (here and not is_session(self.root / ref)):
+            if here:
+                return Path(os.path.expanduser(ref)).resolve()
+            raise NotFoundError(f"{ref[:200]}: not a session's folder (it holds no {HEADER})")
         names = [p.name for p in _folders(self.root)]
         for matches in (
             [n for n in names if n == ref],
@@ -128,10 +128,10 @@ class Store:
                 return (self.root / matches[0]).resolve()
             if matches:
                 some = ", ".join(sorted(matches)[:5])
-                raise NotFoundError(f"{ref}: {len(matches)} sessions have that in their name: {some}")
+                raise NotFoundError(f"{ref[:200]}: {len(matches)} sessions have that in their name: {some}")
         newest = max(names, default="")
         hint = f"; the newest is {newest}" if newest else "; there is none yet"
-        raise NotFoundError(f"{ref}: no such session in {self.root}{hint}")
+        raise NotFoundError(f"{ref[:200]}: no such session in {self.root}{hint}")
 
     def open(self, ref: str | Path) -> Reader:
         """A session for reading, also while another process writes it."""
@@ -234,13 +234,25 @@ def _from_ledger(path: Path) -> tuple[dict[str, str], int]:
             with mmap.mmap(fd, 0, access=mmap.ACCESS_READ) as data:
                 end = data.rfind(b"\n") + 1
                 starts = {0, data.rfind(b"\n", 0, max(end - 1, 0)) + 1}
-                for kind in (b"result", b"owner", b"interrupted", b"closed"):
-                    at = data.rfind(b'"kind":"' + kind + b'"', 0, end)
-                    if at >= 0:
-                        starts.add(data.rfind(b"\n", 0, at) + 1)
+                starts |= {_last_of(data, kind, end) for kind in ("result", "owner", "interrupted", "closed")}
                 for start in sorted(starts):
-                    event = read_line(data[start : data.find(b"\n", start)]) if start < end else None
+                    event = _event_at(data, start) if start < end else None
                     if event is not None:
                         folder.feed(event)
                         count = event.seq + 1
     return folder.summary(), count
+
+
+def _last_of(data: mmap.mmap, kind: str, end: int) -> int:
+    """Where the line of the last event of ``kind`` starts; 0, the first line, when there is none."""
+    while (at := data.rfind(f'"kind":"{kind}"'.encode(), 0, end)) >= 0:
+        start = data.rfind(b"\n", 0, at) + 1
+        event = _event_at(data, start)
+        if event is not None and event.kind == kind:
+            return start
+        end = start  # the words were inside a body
+    return 0
+
+
+def _event_at(data: mmap.mmap, start: int) -> Event | None:
+    return read_line(data[start : data.find(b"\n", start)])
