@@ -94,6 +94,8 @@ class Desk:
         self.cannot_run: str | None = "no workload is open"
         self.tried: set[str] = set()
         self.attempted: set[str] = set()
+        self.extended = False
+        self._spent_runner: Runner | None = None
         self.exported: Path | None = None
         self.consented = False
         self.log: list[str] = []
@@ -175,6 +177,12 @@ class Desk:
             return f"{self.busy} is running; x cancels it"
         return self.cannot_run
 
+    def extend(self) -> None:
+        """The next job gets a fresh budget: a new runner goes on with the session of the one whose budget is spent."""
+        self.extended = True
+        self._spent_runner, self.runner = self.runner, None
+        self.live = msgspec.structs.replace(self.live, budget_s=max(self.budget, self.live.budget_s), spent_s=0.0)
+
     def start(self, job: str, work: Callable[[Runner], object]) -> None:
         """Do ``work`` in a worker thread; its end is told by :class:`Ended`."""
         assert self.busy is None, "one job at a time"
@@ -233,6 +241,9 @@ class Desk:
         with self._runner_lock:
             if self._closing:
                 raise Cancelled
+            if self._spent_runner is not None:
+                self._spent_runner.close()
+                self._spent_runner = None
             if self.runner is None:
                 if self.drill is not None:
                     self.prepare(self._narrate)
@@ -282,6 +293,8 @@ class Desk:
     def close(self) -> None:
         """End the run and the runner; safe to call twice and from any thread."""
         self._closing = True
+        if self._spent_runner is not None:
+            self._spent_runner.close()
         runner = self.runner
         if runner is None:
             return

@@ -33,7 +33,7 @@ PASS_TELLS: dict[str, str] = {
 
 @dataclass(frozen=True)
 class Step:
-    """The next best step. ``do``: wait, stage, intervene, conclude, memo, owners, none."""
+    """The next best step. ``do``: wait, stage, intervene, conclude, more, memo, owners."""
 
     do: str
     target: str
@@ -42,18 +42,14 @@ class Step:
 
 
 def phases_of(state: SessionState, stage: str) -> list[Phase]:
-    """What was run for a stage: its own phases, and passes of its that ran for another one."""
+    """The passes of a stage that were run, also for another stage; and whatever else of it failed."""
     passes = BY_ID[stage].passes
-    return [p for p in state.phases if p.stage == stage or p.name in passes]
+    return [p for p in state.phases if p.name in passes or (p.stage == stage and p.state == "failed")]
 
 
 def ran(state: SessionState, stage: str, attempted: Collection[str] = ()) -> bool:
     """Whether a pass of the stage came to an end, well or badly, or the stage was tried in this sitting."""
-    passes = BY_ID[stage].passes
-    return stage in attempted or any(
-        p.state in ("done", "failed") and (p.name in passes or (p.stage == stage and p.state == "failed"))
-        for p in state.phases
-    )
+    return stage in attempted or any(p.state in ("done", "failed") for p in phases_of(state, stage))
 
 
 def stage_state(state: SessionState, live: Live, stage: str) -> str:
@@ -67,7 +63,9 @@ def stage_state(state: SessionState, live: Live, stage: str) -> str:
     last = next(reversed(phases_of(state, stage)), None)
     if last is None:
         return "todo"
-    return last.state if last.state in ("done", "failed") else "cancelled"
+    if last.state == "started":
+        return "running" if live.running else "cancelled"
+    return last.state
 
 
 def stage_findings(state: SessionState, stage: str) -> tuple[Finding, ...]:
@@ -111,10 +109,12 @@ def next_step(
     tried: Collection[str] = (),
     attempted: Collection[str] = (),
     exported: bool = False,
+    extended: bool = False,
 ) -> Step:
     """What someone who never saw the tool should do now.
 
-    ``tried`` are mechanisms whose intervention was run in this sitting, ``attempted`` stages that were.
+    ``tried`` are mechanisms whose intervention was run in this sitting, ``attempted`` stages that were, ``extended``
+    tells that the budget was extended once already.
     """
     if live.running:
         return Step("wait", "", "wait for the run", "x cancels it and keeps what was measured")
@@ -126,6 +126,9 @@ def next_step(
             return Step("intervene", found.mechanism, f"remove {found.mechanism} and measure", "to prove the cause")
     if state.result is None:
         return Step("conclude", "", "reach the verdict", "every stage has been run")
+    if state.closed is None and state.result.verdict.status == "cannot_answer" and not extended:
+        why = state.unanswered[-1].why if state.unanswered else "the evidence does not decide"
+        return Step("more", "execution", "measure longer, with a fresh budget", why)
     if not exported:
         return Step("memo", "", "read and export the memo", "the verdict is in")
     if state.closed is None:
@@ -162,12 +165,19 @@ def found_line(state: SessionState, stage: str) -> tuple[str, str]:
         return "failed", f"{last.name} failed: {last.note or why or 'no reason was recorded'}"
     if findings:
         shown = ", ".join(f.mechanism.split(".", 1)[-1] for f in findings[:3])
-        return "done", f"nothing material; ruled out: {shown}{' …' if len(findings) > 3 else ''}"
+        return "done", f"nothing material{' so far; seen' if open_question(state) else '; ruled out'}: {shown}" + (
+            " …" if len(findings) > 3 else ""
+        )
     evidence = stage_evidence(state, stage)
     if evidence:
         newest = evidence[-1]
         return "done", f"{newest.id} {newest.probe}: {newest.summary or 'recorded'}"
     return ("done", "nothing material") if ran(state, stage) else ("todo", "not run yet")
+
+
+def open_question(state: SessionState) -> bool:
+    """Whether what is not material may still turn out to be: there is no verdict yet, or it cannot tell."""
+    return state.result is None or state.result.verdict.status == "cannot_answer"
 
 
 def closes(finding: Finding) -> str:

@@ -120,7 +120,7 @@ def _ratio_line(state: SessionState, live: Live) -> Text:
         line.append("ratio ", style=DIM)
         line.append(figure(ratio, unit="×", count=False, mark=False), style=HEAD)
         line.append("   ")
-    floor = live.floor or metric(state.metrics, "latency_ms", "floor")
+    floor = live.floor or metric(state.metrics, "latency_ms", "noise_floor")
     if floor.value is not None:
         line.append(f"noise floor ±{100 * abs(floor.value):.1f} %", style=DIM)
     return line

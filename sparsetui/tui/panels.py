@@ -173,10 +173,11 @@ def op_details(op: OpRow) -> list[str]:
     return lines
 
 
-def finding_rows(findings: Sequence[Finding], narrow_column: bool = False) -> list[Row]:
+def finding_rows(findings: Sequence[Finding], narrow_column: bool = False, *, undecided: bool = False) -> list[Row]:
     """Material findings first, then what was ruled out. In a narrow column each takes several rows of one key's kind:
-    ``mechanism``, then ``mechanism#1`` and so on.
+    ``mechanism``, then ``mechanism#1`` and so on. While ``undecided``, nothing counts as ruled out.
     """
+    not_material = "undecided" if undecided else "ruled out"
     order = {s.id: i for i, s in enumerate(STAGES)}
     rows = []
     for f in sorted(findings, key=lambda f: (not f.material, order.get(f.stage, 9))):
@@ -187,14 +188,14 @@ def finding_rows(findings: Sequence[Finding], narrow_column: bool = False) -> li
                 f.mechanism,
                 (
                     mark + ink(clean(name, 60), style="" if f.material else DIM),
-                    ink(f.confidence if f.material else "ruled out", style="" if f.material else DIM),
+                    ink(f.confidence if f.material else not_material, style="" if f.material else DIM),
                     closes(f) or "–",
                     clean(f.summary or f.reason, 300),
                 ),
             )
         )
         if narrow_column:
-            said = [f"{f.stage}, {f.confidence if f.material else 'ruled out'}", closes(f)]
+            said = [f"{f.stage}, {f.confidence if f.material else not_material}", closes(f)]
             said += [p.module for p in f.where[:2]] if f.material else []
             said += [f.owner] if f.material else []
             rows += [

@@ -144,7 +144,9 @@ class SparseApp(App[int]):
     def open_drill(self, name: str) -> None:
         drill = next((d for d in self.drills() if d.name == name), None)
         if drill is not None:
-            self._leave_then(lambda: self._put_on_desk(drill_workload(drill), drill, drill.budget_s))
+            self._leave_then(
+                lambda: self._put_on_desk(drill_workload(drill), drill, max(self.desk.budget, drill.budget_s))
+            )
 
     def open_workload(self, path: Path) -> None:
         from sparsetui.workload.spec import WorkloadError, load

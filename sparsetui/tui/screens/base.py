@@ -176,14 +176,16 @@ class Sheet(Screen[None], inherit_bindings=False):
             return ink()
         text = ink(" » ", style=ACCENT)
         text.append(clean(live.phase or self.desk.busy, 30), style=HEAD)
-        if live.message and live.message != self.desk.busy:
-            text.append("  " + clean(live.message, max(20, self.size.width - 60)))
+        tail = ink()
         if live.progress is not None:
-            text.append("  " + bar(min(1.0, max(0.0, live.progress)), 12, self.app.unicode), style=ACCENT)
-            text.append(f" {100 * live.progress:3.0f}%")
+            tail.append("  " + bar(min(1.0, max(0.0, live.progress)), 12, self.app.unicode), style=ACCENT)
+            tail.append(f" {100 * live.progress:3.0f}%")
         if live.eta_s is not None:
-            text.append(f"  {live.eta_s:.0f} s left", style=DIM)
-        text.append(f"  {self.app.run_seconds:.0f} s", style=DIM)
+            tail.append(f"  {live.eta_s:.0f} s left", style=DIM)
+        tail.append(f"  {self.app.run_seconds:.0f} s", style=DIM)
+        if live.message and live.message != self.desk.busy:
+            text.append("  " + clean(live.message, max(0, self.size.width - text.cell_len - tail.cell_len - 3)))
+        text.append_text(tail)
         return text
 
     def draw_keys(self) -> None:

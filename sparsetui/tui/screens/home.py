@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from sparsetui.tui.actions import Action
 from sparsetui.tui.look import BAD, DIM, OK, WARN, ink
 from sparsetui.tui.screens.base import Sheet
 from sparsetui.tui.screens.dialogs import Form
+from sparsetui.tui.widgets.bars import Panel
 from sparsetui.tui.widgets.table import Column, Row, Table
 
 _STATUS = {
@@ -49,6 +51,7 @@ class Home(Sheet):
                 title="drills: real regressions to practise on",
                 empty="this installation has no drills",
             )
+        yield Panel(id="story", classes="frame")
 
     def first_focus(self) -> Widget | None:
         return self.query_one("#sessions" if self.app.summaries() else "#drills", Table)
@@ -58,6 +61,35 @@ class Home(Sheet):
         sessions.set_rows([_session_row(s) for s in self.app.summaries()])
         drills = self.query_one("#drills", Table)
         drills.set_rows([Row(d.name, (clean(d.title, 60), clean(d.story, 300))) for d in self.app.drills()])
+
+        sessions.set_class(not sessions.all_rows, "-empty")
+        self.query_one("#story").can_focus = False
+        self._tell()
+
+    def on_table_picked(self) -> None:
+        self._tell()
+
+    def on_descendant_focus(self) -> None:
+        super().on_descendant_focus()
+        self._tell()
+
+    def _tell(self) -> None:
+        """What the row under the cursor is about."""
+        panel, table = self.query_one("#story", Panel), self.table
+        lines: list[str] = []
+        if table is not None and table.id == "drills":
+            drill = next((d for d in self.app.drills() if d.name == table.key), None)
+            if drill is not None:
+                panel.set_title(f"drill {drill.name}")
+                lines = [*_wrapped(drill.story, panel), "Enter starts it; Enter again and again goes through it."]
+        elif table is not None:
+            s = next((s for s in self.app.summaries() if s.id == table.key), None)
+            if s is not None:
+                panel.set_title(clean(s.id, 60))
+                about = [("workload", s.workload), ("host", s.host), ("owner", s.owner), ("mechanism", s.mechanism)]
+                about += [("being written by", s.writing), ("damaged", s.damage), ("closed by", s.closed)]
+                lines = _wrapped("   ".join(f"{k} {v}" for k, v in about if v), panel)
+        panel.set_lines([ink(clean(x)) for x in lines])
 
     def label(self, action: Action) -> str:
         if action.id == "enter":
@@ -89,6 +121,10 @@ class Home(Sheet):
         self.redraw()
 
 
+def _wrapped(text: str, panel: Panel) -> list[str]:
+    return textwrap.wrap(clean(text), max(20, panel.content_size.width))
+
+
 def _readable(values: dict[str, str]) -> str | None:
     path = Path(values["path"]).expanduser()
     if not values["path"]:
@@ -105,6 +141,8 @@ def _readable(values: dict[str, str]) -> str | None:
 
 
 def _session_row(s: Any) -> Row:
+    if s.damage:
+        return Row(s.id, (clean(s.id, 60), ink("✗ damaged", BAD), clean(s.damage, 60), "", ""))
     mark, style = _STATUS.get(s.status or "", ("· unfinished", DIM))
     closed = ink("closed", style=OK) if s.closed else ink("open", style=DIM)
     return Row(

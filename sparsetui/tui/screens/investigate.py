@@ -14,7 +14,7 @@ from sparsetui.flow import STAGES
 from sparsetui.runner.api import Runner
 from sparsetui.tui import panels
 from sparsetui.tui.actions import Action
-from sparsetui.tui.guide import Step, next_step, suspect
+from sparsetui.tui.guide import Step, next_step, open_question, suspect
 from sparsetui.tui.live_panel import live_lines
 from sparsetui.tui.look import DIM, KEY, WARN, ink
 from sparsetui.tui.screens.base import CaseSheet
@@ -65,7 +65,12 @@ class Investigate(CaseSheet):
     def step(self) -> Step:
         desk = self.desk
         return next_step(
-            desk.state, desk.live, tried=desk.tried, attempted=desk.attempted, exported=desk.exported is not None
+            desk.state,
+            desk.live,
+            tried=desk.tried,
+            attempted=desk.attempted,
+            exported=desk.exported is not None,
+            extended=desk.extended,
         )
 
     def show(self) -> None:
@@ -84,7 +89,7 @@ class Investigate(CaseSheet):
             ops.set_rows(panels.op_rows(state.ops))
         ops.set_title("ops" + ("  paused, p goes on" if self.paused else ""))
         findings = self.query_one("#findings", Table)
-        findings.set_rows(panels.finding_rows(state.findings, narrow_column=self.wide))
+        findings.set_rows(panels.finding_rows(state.findings, self.wide, undecided=open_question(state)))
         live_panel = self.query_one("#live", Panel)
         size = live_panel.content_size
         live_panel.set_lines(live_lines(state, live, max(20, size.width), max(4, size.height), unicode))
@@ -182,7 +187,7 @@ class Investigate(CaseSheet):
             if why is None and id == "intervene" and not desk.state.evidence:
                 return "no mechanism is suspected yet: a stage has to be run first"
             return why
-        if id == "next" and self.step.do in ("stage", "intervene", "conclude"):
+        if id == "next" and self.step.do in ("stage", "intervene", "conclude", "more"):
             return desk.why_not_run()
         if id == "enter":
             return None if self._opens() else self.why_not("next")
@@ -219,6 +224,10 @@ class Investigate(CaseSheet):
         elif step.do == "conclude":
             self.stage = "release"
             self.app.start("verdict", lambda r: r.conclude())
+        elif step.do == "more":
+            self.go_to(step.target)
+            self.desk.extend()
+            self.do_run()
         elif step.do == "memo":
             self.app.open("memo")
         elif step.do == "owners":
@@ -256,7 +265,9 @@ class Investigate(CaseSheet):
     def _start(self, job: str, work: object) -> None:
         self.app.start(job, work)  # type: ignore[arg-type]
         if self.app.desk.busy:
-            self.pane = "live" if not self.wide and self.focused is self.query_one("#flow") else self.pane
+            if self.focused is self.query_one("#flow"):
+                timed = bool(self.desk.live.latency_ms) or self.stage == "execution"
+                self.pane = "live" if timed else "evidence"
             self.redraw()
 
     def do_pause(self) -> None:
