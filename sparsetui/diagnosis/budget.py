@@ -25,7 +25,8 @@ def regression_budget(
     Closures that did not help are left out. Mechanisms overlap: where they add up to more than the gap, a later stage
     gets only what is left, and its line says so. Each line is what its intervention took off the failing step, so the
     gap's own uncertainty falls on ``unexplained``, which is what is left of the gap.
-    ``ideal_ratio`` (1 / declared speed-up) defaults to the one the closures were computed with. The last line is always ``unexplained``.
+    ``ideal_ratio`` (1 / declared speed-up) defaults to the one the closures were computed with. The last
+    line is always ``unexplained``.
     """
     if ideal_ratio is None:
         ideal_ratio = next((c.ideal_ratio for c in closures.values() if c.ideal_ratio), None)
