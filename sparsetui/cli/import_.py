@@ -31,7 +31,7 @@ def import_(
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="no narration on stderr")] = False,
 ) -> None:
     """Evidence from outside: profiler traces, stacks, checkpoints, matrices."""
-    from sparsetui.ingest.traces.source import BadInputError
+    from sparsetui.ingest.errors import IngestError
     from sparsetui.session.errors import SessionError
 
     try:
@@ -39,7 +39,7 @@ def import_(
         comparator = [_inspect(f, quiet) for f in against or []]
         result = conclude(failing, comparator)
         kept = _record(result, failing, comparator, session, sessions)
-    except BadInputError as e:
+    except IngestError as e:
         fail(e)
     except SessionError as e:
         fail(e.message)
@@ -58,8 +58,8 @@ def import_(
 
 def conclude(failing: Sequence[dict[str, Any]], comparator: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The whole result of one import: each file, the spread over ranks, and the comparison. Layout as ``--json``."""
+    from sparsetui.ingest.errors import IngestError
     from sparsetui.ingest.traces import compare, spread
-    from sparsetui.ingest.traces.source import BadInputError
 
     traces = [p for p in failing if p["kind"] == "trace"]
     result: dict[str, Any] = {
@@ -77,7 +77,7 @@ def conclude(failing: Sequence[dict[str, Any]], comparator: Sequence[dict[str, A
     if comparator:
         others = [p for p in comparator if p["kind"] == "trace"]
         if not (traces and others):
-            raise BadInputError(
+            raise IngestError(
                 f"--against {comparator[0]['file']}: two traces are compared; on each side one is accepted"
             )
         result["against"] = list(comparator)
@@ -107,8 +107,8 @@ def answered(payloads: Sequence[dict[str, Any]]) -> bool:
 def _inspect(path: Path, quiet: bool) -> dict[str, Any]:
     """One file by its kind, with the sha256 of its bytes."""
     from sparsetui.evidence.kernels import CatalogueError
+    from sparsetui.ingest.errors import IngestError
     from sparsetui.ingest.sniff import sniff
-    from sparsetui.ingest.traces.source import BadInputError
 
     kind = sniff(path)
     digest = _Digest(path)
@@ -116,9 +116,9 @@ def _inspect(path: Path, quiet: bool) -> dict[str, Any]:
     try:
         payload = _reader(kind)(path, progress)
     except CatalogueError as e:
-        raise BadInputError(str(e)) from None
+        raise IngestError(str(e)) from None
     except MemoryError:
-        raise BadInputError(f"{path}: does not fit into memory") from None
+        raise IngestError(f"{path}: does not fit into memory") from None
     finally:
         digest.join()
         if progress is not None:
@@ -146,14 +146,14 @@ def _reader(kind: str) -> Callable[[Path, Any], dict[str, Any]]:
 
 def _outside(inspect: Callable[[Path], dict[str, Any]], path: Path) -> dict[str, Any]:
     """A reader's own one-line errors, as ours."""
-    from sparsetui.ingest.traces.source import BadInputError
+    from sparsetui.ingest.errors import IngestError
 
     try:
         return inspect(path)
-    except BadInputError:
+    except IngestError:
         raise
     except (ValueError, OSError) as e:
-        raise BadInputError(str(e) if str(path) in str(e) else f"{path}: {e}") from None
+        raise IngestError(str(e) if str(path) in str(e) else f"{path}: {e}") from None
 
 
 class _Digest(threading.Thread):

@@ -7,8 +7,9 @@ import zipfile
 from pathlib import Path
 from typing import Literal
 
+from sparsetui.ingest.errors import IngestError
 from sparsetui.ingest.traces.columns import CATEGORIES
-from sparsetui.ingest.traces.source import BadInputError, Source, readable_file
+from sparsetui.ingest.traces.source import Source, readable_file
 
 Kind = Literal["trace", "stacks", "checkpoint", "matrix"]
 
@@ -24,14 +25,14 @@ _HEAD = 4 << 20
 
 
 def sniff(path: Path) -> Kind:
-    """The kind of ``path``. Raises :class:`BadInputError`: not readable, or nothing that is accepted."""
+    """The kind of ``path``. Raises :class:`IngestError`: not readable, or nothing that is accepted."""
     readable_file(path)
     suffixes = [s.lower() for s in path.suffixes]
     try:
         with path.open("rb") as file:
             raw = file.read(16)
     except OSError as e:
-        raise BadInputError(f"{path}: cannot be read ({e.strerror or e})") from None
+        raise IngestError(f"{path}: cannot be read ({e.strerror or e})") from None
     if raw.startswith(b"PK\x03\x04"):
         return _zipped(path)
     if raw[:1] == b"\x80" and raw[1:2] in b"\x01\x02\x03\x04\x05":
@@ -54,7 +55,7 @@ def _zipped(path: Path) -> Kind:
             return "matrix"
         if path.suffix.lower() in (".pt", ".pth", ".bin", ".ckpt"):
             return "checkpoint"
-        raise BadInputError(f"{path}: a damaged zip archive; accepted are {ACCEPTED}") from None
+        raise IngestError(f"{path}: a damaged zip archive; accepted are {ACCEPTED}") from None
     if any(n.endswith("data.pkl") for n in names):
         return "checkpoint"
     if names and all(n.endswith(".npy") for n in names):
@@ -63,7 +64,7 @@ def _zipped(path: Path) -> Kind:
         return "checkpoint"
     if len(names) == 1:
         return _text(path, [s.lower() for s in Path(names[0]).suffixes])
-    raise BadInputError(f"{path}: a zip archive of {len(names)} files; accepted are {ACCEPTED}")
+    raise IngestError(f"{path}: a zip archive of {len(names)} files; accepted are {ACCEPTED}")
 
 
 def _text(path: Path, suffixes: list[str]) -> Kind:
@@ -83,7 +84,7 @@ def _text(path: Path, suffixes: list[str]) -> Kind:
         return _object(start)
     if _COLLAPSED.search(head[: 1 << 20]):
         return "stacks"
-    raise BadInputError(f"{path}: nothing known; accepted are {ACCEPTED}")
+    raise IngestError(f"{path}: nothing known; accepted are {ACCEPTED}")
 
 
 def _object(head: bytes) -> Kind:

@@ -14,9 +14,10 @@ import numpy as np
 
 from sparsetui.evidence.kernels import SPARSE, Catalogue
 from sparsetui.evidence.records import Missing, Number, PathShare, TimeTable, Unanswered, unavailable
+from sparsetui.ingest.errors import IngestError
 from sparsetui.ingest.traces.events import Event, Reading, read
 from sparsetui.ingest.traces.nest import nest
-from sparsetui.ingest.traces.source import BadInputError, Progress, Source
+from sparsetui.ingest.traces.source import Progress, Source
 
 MAX_SPEEDSCOPE = 512 << 20  # such a file is one JSON value and has to be held whole
 _LONGEST_LINE = 1 << 20
@@ -134,7 +135,7 @@ def _caller(calls: list[Frame]) -> str:
 def inspect(path: Path, *, catalogue: Catalogue | None = None, progress: Progress | None = None) -> dict[str, Any]:
     """Everything a file of stacks tells, JSON-able (records included).
 
-    Raises :class:`BadInputError` when no stack could be read from it.
+    Raises :class:`IngestError` when no stack could be read from it.
     """
     tally = _Tally(catalogue or Catalogue.load())
     head = next(iter(Source(path).chunks()), b"").lstrip()
@@ -168,7 +169,7 @@ def _collapsed(path: Path, tally: _Tally, progress: Progress | None) -> dict[str
         tally.add(stack, weight, samples=max(1, int(weight)))
         good += 1
     if not good:
-        raise BadInputError(f"{path}: line {first_bad or 1}: no stack; accepted are lines of frame;frame;frame COUNT")
+        raise IngestError(f"{path}: line {first_bad or 1}: no stack; accepted are lines of frame;frame;frame COUNT")
     return {"format": "collapsed", "lines": good, "bad_lines": bad, "first_bad_line": first_bad, "cut": source.cut,
             "unit": "samples", "sampled": whole}  # fmt: skip
 
@@ -193,7 +194,7 @@ def _speedscope(path: Path, tally: _Tally, progress: Progress | None) -> dict[st
     profiles, shared = document.get("profiles"), document.get("shared")
     frames = shared.get("frames") if isinstance(shared, dict) else None
     if not isinstance(profiles, list) or not isinstance(frames, list):
-        raise BadInputError(f"{path}: no profiles and shared.frames in it; a speedscope file is accepted")
+        raise IngestError(f"{path}: no profiles and shared.frames in it; a speedscope file is accepted")
     known = [_speedscope_frame(f) for f in frames]
     skipped, sampled, units = 0, True, set()
     for i, profile in enumerate(profiles):
@@ -220,19 +221,19 @@ def _whole(path: Path, progress: Progress | None) -> dict[str, Any]:
         parts.append(chunk)
         size += len(chunk)
         if size > MAX_SPEEDSCOPE:
-            raise BadInputError(f"{path}: a speedscope file above {MAX_SPEEDSCOPE >> 20} MiB is not accepted")
+            raise IngestError(f"{path}: a speedscope file above {MAX_SPEEDSCOPE >> 20} MiB is not accepted")
     text = b"".join(parts).decode("utf-8", "replace")
     try:
         document = json.loads(text, strict=False, parse_int=lambda d: int(d) if len(d) < 300 else math.inf)
     except json.JSONDecodeError as e:
         cut = f"; {source.cut}" if source.cut else ""
-        raise BadInputError(
+        raise IngestError(
             f"{path}: line {e.lineno}: not whole JSON ({e.msg}{cut}); a complete speedscope file is accepted"
         ) from None
     except RecursionError:
-        raise BadInputError(f"{path}: nested too deeply; a speedscope file is accepted") from None
+        raise IngestError(f"{path}: nested too deeply; a speedscope file is accepted") from None
     if not isinstance(document, dict):
-        raise BadInputError(f"{path}: not a JSON object; a speedscope file is accepted")
+        raise IngestError(f"{path}: not a JSON object; a speedscope file is accepted")
     return document
 
 
@@ -313,7 +314,7 @@ def _chrome(path: Path, tally: _Tally, progress: Progress | None) -> dict[str, A
                 continue
             kept += 1
             if kept > 4_000_000:
-                raise BadInputError(f"{path}: more than 4 million stack events; a shorter recording is accepted")
+                raise IngestError(f"{path}: more than 4 million stack events; a shorter recording is accepted")
             lanes.setdefault((str(e.pid)[:80], str(e.tid)[:80]), []).append(told)
     unbalanced = 0
     for key, told_events in lanes.items():
@@ -321,7 +322,7 @@ def _chrome(path: Path, tally: _Tally, progress: Progress | None) -> dict[str, A
         unbalanced += odd
         _fold(intervals, tally, f"{key[0]}/{key[1]}")
     if not kept:
-        raise BadInputError(f"{path}: no B, E or X events with a time in it; stacks as Chrome events are accepted")
+        raise IngestError(f"{path}: no B, E or X events with a time in it; stacks as Chrome events are accepted")
     salvage = None
     if reading.damaged:
         salvage = {"repaired_events": reading.repaired, "lost_events": reading.lost, "cut": reading.cut,
@@ -388,7 +389,7 @@ def _fold(intervals: list[tuple[str, float, float]], tally: _Tally, thread: str)
 
 def _payload(path: Path, t: _Tally, about: dict[str, Any]) -> dict[str, Any]:
     if t.total <= 0:
-        raise BadInputError(f"{path}: no stack in it took any time; stacks with a count or a duration are accepted")
+        raise IngestError(f"{path}: no stack in it took any time; stacks with a count or a duration are accepted")
     shares = tuple(
         PathShare(
             path=p,

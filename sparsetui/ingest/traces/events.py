@@ -10,8 +10,9 @@ from typing import Any
 
 import msgspec
 
+from sparsetui.ingest.errors import IngestError
 from sparsetui.ingest.traces.salvage import Walk, utf8, walk
-from sparsetui.ingest.traces.source import BadInputError, Progress, Source
+from sparsetui.ingest.traces.source import Progress, Source
 
 _HEAD = 32 << 20  # everything before the first event must fit in this
 _TAIL = 1 << 20
@@ -83,7 +84,7 @@ _EVENTS = msgspec.json.Decoder(list[Event])
 def read(path: Path, reading: Reading, progress: Progress | None = None) -> Iterator[list[Event]]:
     """The events of ``path`` in batches, in file order; ``reading`` fills up meanwhile.
 
-    Raises :class:`BadInputError` when the file is no trace at all.
+    Raises :class:`IngestError` when the file is no trace at all.
     """
     source = Source(path, progress)
     yield from _Reader(source, reading).batches()
@@ -134,7 +135,7 @@ class _Reader:
                 break
             if text and text[:1] != b"{":
                 break
-        raise BadInputError(
+        raise IngestError(
             f"{self.source.path}: no traceEvents in it; a PyTorch profiler (Chrome trace) JSON or a list of its events is accepted"
         )
 
@@ -220,7 +221,7 @@ class _Reader:
         if final and not state.ended and out.cut is None:
             self._cut("the list of events is not closed", text, state.at)
         if not final and state.at == 0 and len(text) > _LONGEST_BLOCK:
-            raise BadInputError(
+            raise IngestError(
                 f"{self.source.path}: byte {self.base}: an event longer than {_LONGEST_BLOCK >> 20} MiB is not accepted"
             )
         if events:

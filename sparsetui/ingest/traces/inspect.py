@@ -12,11 +12,12 @@ import numpy.typing as npt
 
 from sparsetui.evidence.kernels import PATHS, SPARSE, Catalogue
 from sparsetui.evidence.records import Missing, Number, PathShare, TimeTable, Unanswered, unavailable
+from sparsetui.ingest.errors import IngestError
 from sparsetui.ingest.traces.columns import COPY, KERNEL, MARK, OP, PYTHON, RUNTIME, Builder, Columns
 from sparsetui.ingest.traces.events import Reading, read
 from sparsetui.ingest.traces.nest import Nesting, nest
 from sparsetui.ingest.traces.paths import NUMBER, Paths, assign, hosted
-from sparsetui.ingest.traces.source import BadInputError, Progress
+from sparsetui.ingest.traces.source import Progress
 
 ROWS = 200  # rows kept of a table; the rest is summed up in one line
 _STEP = re.compile(r"ProfilerStep#(\d+)")
@@ -32,14 +33,14 @@ _NOT_TENSOR_CORE = re.compile(
 def inspect(path: Path, *, catalogue: Catalogue | None = None, progress: Progress | None = None) -> dict[str, Any]:
     """Everything a trace file tells, JSON-able (records included).
 
-    Times are in milliseconds unless a key says otherwise. Raises :class:`BadInputError` for a file that is no trace, or
+    Times are in milliseconds unless a key says otherwise. Raises :class:`IngestError` for a file that is no trace, or
     one out of which not a single event could be saved.
     """
     reading, builder = Reading(path), Builder()
     for events in read(path, reading, progress):
         builder.add(events)
     if reading.damaged and not reading.events:
-        raise BadInputError(f"{path}: no event could be read ({reading.cut or 'none is whole'})")
+        raise IngestError(f"{path}: no event could be read ({reading.cut or 'none is whole'})")
     columns = builder.done()
     nesting = nest(columns.lane, columns.ts, columns.dur, hosted(columns))
     paths = assign(columns, nesting, catalogue or Catalogue.load())

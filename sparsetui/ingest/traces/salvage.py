@@ -115,10 +115,13 @@ def _next_start(text: str, start: int) -> int:
 
 def mend(piece: str) -> dict[str, Any] | None:
     """One broken event as a dict, after the repairs that known profilers' faults need; None if it stays broken."""
-    for repair in (_escapes, _missing_quote, _missing_comma, _inner_quotes):
-        piece = repair(piece)
-        value, end = _decode(piece, 0)
-        if isinstance(value, dict) and not piece[end:].strip(" \t\r\n,}]"):
+    piece = _escapes(piece)
+    for repairs in _REPAIRS:
+        tried = piece
+        for repair in repairs:
+            tried = repair(tried)
+        value, end = _decode(tried, 0)
+        if isinstance(value, dict) and not tried[end:].strip(" \t\r\n,}]"):
             return value
     return None
 
@@ -136,7 +139,18 @@ def _missing_comma(piece: str) -> str:
 
 
 def _inner_quotes(piece: str) -> str:
-    return _NAME.sub(lambda m: m[1] + re.sub(r'(?<!\\)"', r"\\\"", m[2]) + m[3], piece)
+    return _NAME.sub(lambda m: m[1] + re.sub(r'(?<!\\)"', r'\\"', m[2]) + m[3], piece)
+
+
+# One repair can spoil what another would mend, so each is tried alone before they are tried together.
+_REPAIRS = (
+    (),
+    (_inner_quotes,),
+    (_missing_quote,),
+    (_missing_comma,),
+    (_missing_quote, _missing_comma),
+    (_inner_quotes, _missing_quote, _missing_comma),
+)
 
 
 def utf8(text: str) -> str:

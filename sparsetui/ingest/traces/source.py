@@ -12,33 +12,32 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
+from sparsetui.ingest.errors import IngestError
+
 # A profiler trace packs 20 to 40 times; a bomb packs 1000 times.
 MAX_RATIO = 250
 RATIO_FROM = 64 << 20  # small files of one repeated event may pack better than that
 MAX_UNPACKED = 64 << 30
 CHUNK = 4 << 20
+_PIECE = 8 << 10  # compressed bytes at a time, so that damage costs little
 
 Progress = Callable[[float, float], None]  # share done (0..1), seconds left
 
 
-class BadInputError(ValueError):
-    """A file that cannot serve as evidence: file, place, what is wrong and what is accepted, in one line."""
-
-
 def readable_file(path: Path) -> int:
-    """The size of ``path`` in bytes. Raises :class:`BadInputError` if it is no regular file that we may read."""
+    """The size of ``path`` in bytes. Raises :class:`IngestError` if it is no regular file that we may read."""
     try:
         info = path.stat()
     except OSError as e:
-        raise BadInputError(f"{path}: cannot be read ({e.strerror or e})") from None
+        raise IngestError(f"{path}: cannot be read ({e.strerror or e})") from None
     except ValueError as e:  # a NUL in the name
-        raise BadInputError(f"{path}: no such file ({e})") from None
+        raise IngestError(f"{path}: no such file ({e})") from None
     if not stat.S_ISREG(info.st_mode):
-        raise BadInputError(f"{path}: not a regular file; a file is accepted, not a folder, device or pipe")
+        raise IngestError(f"{path}: not a regular file; a file is accepted, not a folder, device or pipe")
     if info.st_size == 0:
-        raise BadInputError(f"{path}: the file is empty")
+        raise IngestError(f"{path}: the file is empty")
     if not os.access(path, os.R_OK):
-        raise BadInputError(f"{path}: cannot be read (permission denied)")
+        raise IngestError(f"{path}: cannot be read (permission denied)")
     return info.st_size
 
 
@@ -56,12 +55,12 @@ class Source:
         self._started = self._told = time.monotonic()
 
     def chunks(self) -> Iterator[bytes]:
-        """UTF-8 text in pieces of a few MB. Invalid UTF-8 passes through as it is. Raises :class:`BadInputError`."""
+        """UTF-8 text in pieces of a few MB. Invalid UTF-8 passes through as it is. Raises :class:`IngestError`."""
         try:
             with self.path.open("rb") as file:
                 yield from self._decoded(self._bytes(file))
         except OSError as e:
-            raise BadInputError(f"{self.path}: cannot be read ({e.strerror or e})") from None
+            raise IngestError(f"{self.path}: cannot be read ({e.strerror or e})") from None
 
     def _bytes(self, file: IO[bytes]) -> Iterator[bytes]:
         head = file.read(4)
@@ -77,24 +76,31 @@ class Source:
 
     def _gunzip(self, file: IO[bytes]) -> Iterator[bytes]:
         unpack, inside = zlib.decompressobj(31), False
-        while data := file.read(1 << 18):
+        whole = bytearray()
+        while data := file.read(_PIECE):
             self._tell(len(data))
             while data:
+                before = unpack.copy()
                 try:
                     out = unpack.decompress(data, CHUNK)
                 except zlib.error as e:
+                    yield bytes(whole) + _bytewise(before, data)
                     self.cut = f"the gzip stream is damaged after {self._unpacked} unpacked bytes ({_short(e)})"
                     return
                 inside = True
                 self._count(len(out))
-                if out:
-                    yield out
+                whole += out
+                if len(whole) >= CHUNK:
+                    yield bytes(whole)
+                    whole.clear()
                 data = unpack.unconsumed_tail
                 if unpack.eof:
                     data = unpack.unused_data
                     unpack, inside = zlib.decompressobj(31), False
                     if data[:2] != b"\x1f\x8b":  # padding behind the last member
                         break
+        if whole:
+            yield bytes(whole)
         if inside:
             self.cut = f"the gzip stream ends early, after {self._unpacked} unpacked bytes"
 
@@ -103,9 +109,9 @@ class Source:
             archive = zipfile.ZipFile(file)
             members = [m for m in archive.infolist() if not m.is_dir()]
         except (zipfile.BadZipFile, NotImplementedError, ValueError) as e:
-            raise BadInputError(f"{self.path}: a damaged zip archive ({_short(e)})") from None
+            raise IngestError(f"{self.path}: a damaged zip archive ({_short(e)})") from None
         if len(members) != 1:
-            raise BadInputError(f"{self.path}: a zip archive of {len(members)} files; one trace in a zip is accepted")
+            raise IngestError(f"{self.path}: a zip archive of {len(members)} files; one trace in a zip is accepted")
         try:
             with archive.open(members[0]) as member:
                 while data := member.read(CHUNK):
@@ -119,11 +125,11 @@ class Source:
     def _count(self, n: int) -> None:
         self._unpacked += n
         if self._unpacked > RATIO_FROM and self._unpacked > MAX_RATIO * max(self._read, 1):
-            raise BadInputError(
+            raise IngestError(
                 f"{self.path}: unpacks to more than {MAX_RATIO} times its size, like a bomb; at most {MAX_RATIO} is accepted"
             )
         if self._unpacked > MAX_UNPACKED:
-            raise BadInputError(f"{self.path}: unpacks to more than {MAX_UNPACKED >> 30} GiB, which is not accepted")
+            raise IngestError(f"{self.path}: unpacks to more than {MAX_UNPACKED >> 30} GiB, which is not accepted")
 
     def _decoded(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
         """The same text as UTF-8, without a byte order mark."""
@@ -167,6 +173,17 @@ def encoding_of(head: bytes) -> str:
     if len(head) >= 4 and not head[0] and head[1] and not head[2] and head[3]:
         return "utf-16-be"
     return "utf-8"
+
+
+def _bytewise(unpack: zlib._Decompress, data: bytes) -> bytes:
+    """What can still be had from the piece in which a stream is damaged."""
+    out = bytearray()
+    try:
+        for i in range(len(data)):
+            out += unpack.decompress(data[i : i + 1], CHUNK)
+    except zlib.error:
+        pass
+    return bytes(out)
 
 
 def _short(error: Exception) -> str:
