@@ -68,6 +68,8 @@ def test_a_replica_runs_as_the_service_would(server: Server) -> None:
     folder = str(server.launch.folder)
     assert seen["cwd"] == folder
     assert seen["path0"] == folder
+    assert seen["ours_on_path"] == []
+    assert seen["resolved"] == "resolved"  # how a probe finds the quality entry
     assert seen["threads"] == 2
     assert seen["main"] is None
     assert seen["modules"] == []  # nothing of our own environment is loaded there

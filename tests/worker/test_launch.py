@@ -79,6 +79,7 @@ def only(folder: Path, torch_code: str, numpy_code: str = "__version__ = '1.26.0
         ("__version__ = '2.1.2+cu118'\n", "torch 2.1.2+cu118 is too old; a worker needs 2.2 or newer"),
         ("raise OSError('libcudart.so.12: cannot open')\n", "torch cannot be imported there: OSError: libcudart"),
         ("raise SystemExit(4)\n", "torch cannot be imported there: SystemExit: 4"),
+        ("import warnings; warnings.warn('x')\n__version__ = '1.9'\n", "torch 1.9 is too old"),
         ("import absent_part\n", "torch cannot be imported there: ModuleNotFoundError: No module named 'absent_part'"),
         ("import os; os._exit(9)\n", "died while importing torch (exit code 9)"),
         ("import ctypes; ctypes.string_at(0)\n", "died while importing torch (killed by SIGSEGV)"),
@@ -87,7 +88,8 @@ def only(folder: Path, torch_code: str, numpy_code: str = "__version__ = '1.26.0
 def test_a_torch_that_cannot_serve_is_told(
     bare: Path, tmp_path: Path, refused: Callable[..., Fault], torch_code: str, says: str
 ) -> None:
-    assert says in refused(str(bare / "bin/python"), env=only(tmp_path, torch_code)).message
+    env = {"PYTHONWARNINGS": "error", **only(tmp_path, torch_code)}
+    assert says in refused(str(bare / "bin/python"), env=env).message
 
 
 def test_what_is_no_interpreter_is_told(tmp_path: Path, refused: Callable[..., Fault]) -> None:

@@ -52,6 +52,20 @@ def test_kill_dash_nine_of_the_tool_leaves_no_process(tmp_path: Path, gone: Gone
     assert [p for p in pids if not gone(p)] == []
 
 
+def test_kill_dash_nine_of_tool_and_server_at_once_leaves_no_replica(tmp_path: Path, gone: Gone) -> None:
+    tool, pids = run_tool("busy.call('stall', deadline_s=600)", tmp_path)
+    server, idle, busy, daemon = pids
+    try:
+        os.kill(server, signal.SIGSTOP)
+        tool.send_signal(signal.SIGKILL)
+        tool.wait()
+        os.kill(server, signal.SIGKILL)
+        assert gone(idle)
+        assert gone(busy)
+    finally:
+        os.kill(daemon, signal.SIGKILL)  # nobody is left who could know of it
+
+
 @pytest.mark.parametrize("end", ["sys.exit(0)", "raise SystemError", "del server, idle, busy; time.sleep(600)"])
 def test_an_end_without_close_leaves_no_process(tmp_path: Path, gone: Gone, end: str) -> None:
     tool, pids = run_tool(end, tmp_path)

@@ -85,6 +85,20 @@ def test_unbounded_allocation_meets_the_ceiling(fault: Fails) -> None:
     assert "1.50 GiB" in f.message
 
 
+def test_one_allocation_too_many_is_the_codes_own_exception(server: Server) -> None:
+    with server.spawn({"entry": "bad.py:wants_too_much"}) as replica:
+        with pytest.raises(WorkerFault) as raised:
+            replica.call("build", deadline_s=20)
+        f = raised.value.fault
+        assert (f.kind, f.type) == ("memory", "RuntimeError")
+        assert "in wants_too_much" in f.traceback
+        assert replica.alive
+
+
+def test_memory_that_forks_share_counts_once(server: Server) -> None:
+    assert build(server, "shares_memory")["inputs"] == 1
+
+
 def test_memory_of_child_processes_counts(fault: Fails) -> None:
     f = fault("allocates_in_children")
     assert f.kind == "memory"
@@ -118,8 +132,10 @@ def test_garbage_on_the_message_pipe_is_told(fault: Fails) -> None:
 
 def test_a_fork_inside_the_builder_stays_silent(server: Server) -> None:
     with server.spawn({"entry": "good.py:forks", "inputs": {"shape": [1]}}) as replica:
-        assert replica.call("build", deadline_s=20)["inputs"] == 1
+        heard: list[dict[str, object]] = []
+        assert replica.call("build", deadline_s=20, on_message=heard.append)["inputs"] == 1
         assert replica.call("ping", deadline_s=5)["pid"] == replica.pid
+        assert [m["doing"] for m in heard] == ["build", "inputs"]
 
 
 def test_a_daemon_of_the_builder_dies_with_it(server: Server, fault: Fails) -> None:

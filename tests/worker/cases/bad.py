@@ -89,6 +89,10 @@ def allocates():
         held.append(torch.ones(1 << 24))  # 64 MiB
 
 
+def wants_too_much():
+    return torch.empty(1 << 30, dtype=torch.float64)
+
+
 def allocates_in_children():
     """Each stays below the ceiling; together they do not."""
     code = "x = bytearray(b'1') * (600 << 20); import time; time.sleep(600)"

@@ -45,6 +45,10 @@ class Service:
 NUMBER = 7
 
 
+def NAME_OF_IT():
+    return "resolved"
+
+
 def sparse_everywhere():
     csr = torch.eye(4).to_sparse_csr()
     closed = torch.eye(3).to_sparse()
@@ -87,7 +91,25 @@ def closes_low_descriptors():
 
 def forks():
     """The copy runs on as if it were the replica; it must stay silent."""
-    os.fork()
+    import time
+
+    if os.fork():
+        time.sleep(0.3)  # the copy is first
+    return torch.nn.Identity()
+
+
+def shares_memory():
+    """Forks that only read: together they seem to hold 7 times what they do."""
+    held = torch.ones(300 << 18)  # 300 MiB
+    import time
+
+    for _ in range(6):
+        if os.fork() == 0:
+            float(held[0])
+            time.sleep(1.0)
+            os._exit(0)
+    for _ in range(6):
+        os.wait()
     return torch.nn.Identity()
 
 

@@ -19,6 +19,8 @@ def look(context, args):
         "sums": [float(item[0].double().sum()) for item in context.inputs],
         "cwd": os.getcwd(),
         "path0": sys.path[0],
+        "ours_on_path": [p for p in sys.path if "worker" + os.sep + "child" in p],
+        "resolved": context.state["resolve"]("good.py:NAME_OF_IT")(),
         "threads": torch.get_num_threads(),
         "env": {k: os.environ.get(k) for k in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MARK")},
         "main": getattr(sys.modules["__main__"], "__file__", None),
