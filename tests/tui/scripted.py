@@ -307,4 +307,4 @@ def workload_file(folder: Path) -> Path:
     return path
 
 
-assert to_json  # the records above must encode
+

@@ -1,0 +1,111 @@
+"""Keys: one registry, dimmed where they cannot act, and a reason when they are pressed all the same."""
+
+from __future__ import annotations
+
+import pytest
+from conftest import Opener, run
+
+from sparsetui.tui.actions import ACTIONS, BY_ID
+from sparsetui.tui.screens import all_screens
+from sparsetui.tui.screens.base import Sheet, bindings_for
+
+
+def test_no_screen_gives_a_key_to_two_actions() -> None:
+    for name, cls in all_screens().items():
+        keys = [b.key for b in bindings_for(cls)]
+        twice = {k for k in keys if keys.count(k) > 1}
+        assert not twice, f"{name}: {twice}"
+
+
+def test_every_action_has_a_screen_that_does_it_and_every_footer_names_known_ones() -> None:
+    classes = [Sheet, *all_screens().values()]
+    for action in ACTIONS:
+        assert any(hasattr(cls, f"do_{action.id}") for cls in classes), action.id
+    for cls in classes:
+        for id in cls.FOOTER:
+            assert hasattr(cls, f"do_{id}"), f"{cls.__name__} shows {id} and cannot do it"
+
+
+def test_help_and_palette_are_read_from_the_registry(desktop: Opener) -> None:
+    async def body() -> None:
+        async with desktop((200, 60)) as d:
+            await d.press("question_mark")
+            shown = d.app.sheet.query_one("#help").text()
+            for action in ACTIONS:
+                assert action.tells in shown, action.id
+            await d.press("escape", "colon")
+            offered = {r.key for r in d.app.screen.query_one("#commands").rows}
+            assert {"run", "run_all", "owners", "memo", "quit", "help"} <= offered
+            await d.press(*"run all", "enter")
+            assert type(d.app.screen).__name__ == "Ask", "the palette did it: the first run asks"
+
+    run(body())
+
+
+@pytest.mark.parametrize(
+    ("key", "why"), [("x", "nothing is running"), ("i", "has to be run first"), ("e", "nothing has been recorded")]
+)
+def test_a_key_that_cannot_act_says_why(desktop: Opener, key: str, why: str) -> None:
+    async def body() -> None:
+        async with desktop() as d:
+            await d.press(key)
+            assert why in d.note
+
+    run(body())
+
+
+def test_readonly_runs_and_changes_nothing(desktop: Opener) -> None:
+    async def body() -> None:
+        async with desktop(readonly=True) as d:
+            for key in ("enter", "r", "R", "i"):
+                await d.press(key)
+                assert "read-only" in d.note, key
+            assert not d.made.runners
+            assert "read-only" in d.text()
+
+    run(body())
+
+
+def test_moving_by_letters_and_by_arrows_is_the_same(desktop: Opener) -> None:
+    async def body() -> None:
+        async with desktop() as d:
+            places = []
+            for keys in (("down", "down", "up"), ("j", "j", "k")):
+                d.app.sheet.go_to("ingress")
+                await d.press(*keys)
+                places.append(d.app.sheet.stage)
+            assert places == ["lowering", "lowering"]
+            await d.press("G")
+            assert d.app.sheet.stage == "release"
+            await d.press("3")
+            assert d.app.sheet.stage == "kernel"
+
+    run(body())
+
+
+def test_quit_asks_only_when_a_run_is_live(desktop: Opener) -> None:
+    async def body() -> None:
+        async with desktop(runner={"hold": "inventory"}) as d:
+            await d.pilot.press("enter")
+            await d.pilot.pause(0.1)
+            await d.pilot.press("enter")
+            await d.until(lambda: d.app.desk.live.phase == "inventory")
+            await d.pilot.press("q")
+            await d.pilot.pause(0.2)
+            assert type(d.app.screen).__name__ == "Ask"
+            await d.pilot.press("escape")
+            await d.pilot.pause(0.2)
+            assert d.app.desk.busy
+            await d.pilot.press("x")
+            await d.settle()
+            assert "cancelled" in d.note
+            await d.pilot.press("q")
+            await d.pilot.pause(0.2)
+            assert d.app._ending
+
+    run(body())
+
+
+def test_shown_key_names_are_those_of_the_registry() -> None:
+    assert BY_ID["run"].keys == ("r",)
+    assert all(a.tells and a.label for a in ACTIONS)

@@ -1,0 +1,103 @@
+"""While a run is live: pause, cancel, failures, another writer; and what is on the screen stays true."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from conftest import SESSION, Opener, run
+
+from sparsetui.evidence.records import OpRow
+from sparsetui.session.store import Store
+
+
+def test_pause_freezes_the_table_and_not_the_live_panel(desktop: Opener) -> None:
+    async def body() -> None:
+        async with desktop((120, 36)) as d:
+            await d.press("enter", "enter", "enter")
+            ops = d.app.sheet.query_one("#ops")
+            before = [r.key for r in ops.rows]
+            assert before
+            await d.press("p")
+            d.runner.writer.append("ops", {"rows": [OpRow("aten::new", "m", "dense", 1, d.app.desk.state.ops[0].self_ms_per_step)]})
+            await d.press("5", "r")
+            assert [r.key for r in ops.rows] == before
+            assert "5.34×" in d.app.sheet.query_one("#live").text()
+            assert "paused" in d.text()
+            await d.press("p")
+            assert [r.key for r in ops.rows] != before
+
+    run(body())
+
+
+def test_cancel_keeps_what_was_measured(desktop: Opener) -> None:
+    async def body() -> None:
+        async with desktop(runner={"hold": "inventory"}) as d:
+            await d.pilot.press("enter")
+            await d.pilot.pause(0.1)
+            await d.pilot.press("enter")
+            await d.until(lambda: d.app.desk.live.phase == "inventory")
+            assert "x cancels" in d.text()
+            await d.pilot.press("escape")
+            await d.settle()
+            state = d.app.desk.state
+            assert [e.probe for e in state.evidence] == ["lock"]
+            assert state.phases[-1].state == "cancelled"
+            assert d.app.desk.runner is d.runner
+            assert not d.runner.closed
+
+    run(body())
+
+
+def test_a_pass_that_dies_is_shown_and_the_guide_goes_on(desktop: Opener) -> None:
+    async def body() -> None:
+        async with desktop(runner={"fail": "census"}) as d:
+            await d.press("enter", "enter", "enter")
+            assert "census failed: worker died: signal 11" in d.text()
+            assert "✗lowr" in d.text()
+            assert "run kernel selection" in d.text()
+
+    run(body())
+
+
+def test_a_runner_that_cannot_start_is_a_message(desktop: Opener) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("no interpreter at /srv/venv/bin/python\x1b[2J")
+
+    async def body() -> None:
+        async with desktop() as d:
+            d.app.desk.factory = broken
+            await d.press("enter", "enter")
+            assert "no interpreter" in d.note
+            assert "\x1b" not in d.text()
+            assert not d.app.desk.busy
+
+    run(body())
+
+
+def test_a_session_that_another_process_writes_is_followed(desktop: Opener, tmp_path: Path) -> None:
+    async def body() -> None:
+        store = Store(tmp_path / "store")
+        with store.create("ranker", "ranker") as writer:
+            async with desktop(start={"session": SESSION}) as d:
+                await d.press("r")
+                assert "followed" in d.note or "names no workload" in d.note
+                writer.evidence("ingress", "lock", None, summary="seen by the other one")
+                await d.until(lambda: d.app.desk.state.evidence)
+                d.app.sheet.show_pane("evidence")
+                await d.settle()
+                assert "seen by the other one" in d.text()
+
+    run(body())
+
+
+def test_bursts_are_painted_a_few_times_a_second(desktop: Opener) -> None:
+    async def body() -> None:
+        async with desktop(runner={"steps": 200}) as d:
+            painted = []
+            paint = d.app._paint
+            d.app._paint = lambda: (painted.append(1), paint())
+            await d.press("enter", "enter", "5", "r")
+            assert len(d.app.desk.state.evidence) >= 3
+            assert len(painted) < 40, "600 updates were told"
+
+    run(body())
