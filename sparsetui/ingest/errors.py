@@ -3,5 +3,5 @@
 from __future__ import annotations
 
 
-class IngestError(Exception):
+class IngestError(ValueError):
     """A file that cannot serve as evidence. Its text is one line: file, place, what is wrong, what is accepted."""

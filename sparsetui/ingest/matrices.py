@@ -22,6 +22,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from sparsetui.evidence.records import Number, unavailable
 from sparsetui.evidence.text import clean
 from sparsetui.ingest.errors import IngestError
 from sparsetui.ingest.samplers.base import OnCommand
@@ -93,7 +94,61 @@ def inspect(path: str | Path, measure: bool = False, *, on_command: OnCommand | 
     }
     if measure:
         out["measured"] = measure_spmm(matrix.rows, matrix.cols, row, col, values, on_command=on_command)
+    out["summary"] = _summary(out)
+    out["figures"] = _figures(out)
     return out
+
+
+def _summary(out: dict[str, Any]) -> str:
+    zeros = out["structure"]["zeros"]
+    text = f"{out['shape'][0]}×{out['shape'][1]}, " + ("empty" if zeros is None else f"{zeros:.2%} zeros")
+    formats = (out.get("measured") or {}).get("formats")
+    if formats:
+        best = min(formats, key=lambda f: float(formats[f]["ms"]["value"]))
+        text += f"; fastest as {best}, {formats[best]['speedup']['value']:.2f}× dense"
+    return text
+
+
+def _figures(out: dict[str, Any]) -> dict[str, Number]:
+    structure, figures = out["structure"], {}
+    if structure["zeros"] is not None:
+        figures["zeros"] = Number(structure["zeros"], n=out["shape"][0] * out["shape"][1], quality="derived")
+        ratio = structure["bytes"]["csr-int64"] / structure["bytes"]["dense"]
+        figures["csr-int64 bytes over dense"] = Number(ratio, unit="×", quality="derived")
+    measured = out.get("measured") or {}
+    for name, times in measured.get("formats", {}).items():
+        figures[f"speed-up as {name}"] = msgspec.convert(times["speedup"], Number)
+    if "unavailable" in measured:
+        figures["speed-up"] = unavailable(measured["unavailable"], "×")
+    return figures
+
+
+def render(payload: dict[str, Any]) -> list[str]:
+    """A matrix as plain lines."""
+    s = payload["structure"]
+    lines = [f"{clean(payload['file'])}: {payload['format']}, {payload['summary']}"]
+    lines.append(
+        f"stored {payload['stored']}, explicit zeros {payload['explicit_zeros']}, duplicates {payload['duplicates']}, "
+        f"empty rows {s['empty_rows']}, empty columns {s['empty_columns']}"
+    )
+    for name, fit in s["nm"].items():
+        if fit["along_rows"] is not None and fit["along_columns"] is not None:
+            lines.append(f"{name} fits {fit['along_rows']:.1%} along rows, {fit['along_columns']:.1%} along columns")
+    for name, block in s["blocks"].items():
+        if block["fill"] is not None:
+            lines.append(f"blocks {name}: {block['occupied']} of {block['of']} occupied, filled {block['fill']:.1%}")
+    dense = s["bytes"]["dense"] or 1
+    lines += [f"as {name:<13} {size:>12} bytes  {size / dense:.2f}× dense" for name, size in s["bytes"].items()]
+    measured = payload.get("measured") or {}
+    for name, t in measured.get("formats", {}).items():
+        ci = t["speedup"]["ci"]
+        lines.append(
+            f"product as {name:<10} {t['ms']['value']:.4f} ms  {t['speedup']['value']:.2f}× dense [{ci[0]:.2f}, {ci[1]:.2f}]"
+        )
+    lines += [f"product as {name}: not here ({clean(why, 80)})" for name, why in measured.get("refused", {}).items()]
+    if "unavailable" in measured:
+        lines.append(f"product not measured: {measured['unavailable']}")
+    return lines + [f"note: {note}" for note in payload["notes"]]
 
 
 def read(path: str | Path) -> Matrix:

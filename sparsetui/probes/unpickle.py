@@ -1,0 +1,92 @@
+"""Read a torch checkpoint in a process of its own: ``python -m sparsetui.probes.unpickle FILE`` streams its tensors.
+
+Only with ``weights_only=True``: nothing in the file is ever executed. On stdout, for each tensor a line of JSON with its
+name, dtype, shape, layout, parts and their byte counts, then exactly these bytes; last a line ``{"end": …}``. A file
+that torch refuses gives ``{"error": …}``.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any, Dict, Iterator, List, Tuple
+
+CHUNK = 16 << 20
+
+
+def walk(obj: Any, name: str, depth: int = 0) -> Iterator[Tuple[str, Any]]:
+    """Tensors of nested dicts, lists and tuples, with dotted names; the usual ``state_dict`` key is left out."""
+    import torch
+
+    if isinstance(obj, torch.Tensor):
+        yield name or "tensor", obj
+    elif depth < 16 and isinstance(obj, dict):
+        for key, value in obj.items():
+            yield from walk(value, "%s.%s" % (name, key) if name else str(key), depth + 1)
+    elif depth < 16 and isinstance(obj, (list, tuple)):
+        for i, value in enumerate(obj):
+            yield from walk(value, "%s.%d" % (name, i) if name else str(i), depth + 1)
+
+
+def parts(t: Any) -> List[Tuple[str, Any]]:
+    """The dense tensors that hold ``t``: itself, or indices and values of a sparse layout."""
+    import torch
+
+    if t.layout == torch.sparse_coo:
+        return [("indices", t._indices()), ("values", t._values())]
+    if t.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [("offsets", t.crow_indices()), ("indices", t.col_indices()), ("values", t.values())]
+    if t.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [("offsets", t.ccol_indices()), ("indices", t.row_indices()), ("values", t.values())]
+    return [("values", t.int_repr() if t.is_quantized else t)]
+
+
+def main(path: str, out: Any) -> None:
+    import torch
+
+    def line(body: Dict[str, Any]) -> None:
+        out.write(json.dumps(body).encode() + b"\n")
+
+    try:
+        try:
+            obj = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        except (RuntimeError, ValueError) as e:
+            if "mmap" not in str(e):
+                raise
+            obj = torch.load(path, map_location="cpu", weights_only=True)  # the format before torch 1.6
+    except Exception as e:  # whatever a file makes torch raise is the file's fault
+        line({"error": "%s: %s" % (type(e).__name__, (str(e).strip().splitlines() or [""])[0][:300])})
+        return
+    seen: Dict[Any, str] = {}
+    skipped = 0
+    for name, t in walk(obj, ""):
+        try:
+            pieces = [(what, p.detach().contiguous()) for what, p in parts(t)]
+            key = tuple((p.data_ptr(), tuple(p.shape), str(p.dtype)) for _, p in pieces if p.numel())
+        except Exception:
+            skipped += 1
+            continue
+        if key and key in seen:
+            line({"name": name, "same_as": seen[key]})
+            continue
+        seen[key] = name
+        line({
+            "name": name,
+            "dtype": str(t.dtype),
+            "shape": list(t.shape),
+            "layout": str(t.layout).replace("torch.", ""),
+            "parts": [
+                {"what": what, "dtype": str(p.dtype), "shape": list(p.shape), "bytes": p.numel() * p.element_size()}
+                for what, p in pieces
+            ],
+        })  # fmt: skip
+        for _, p in pieces:
+            flat = p.reshape(-1).view(torch.uint8) if p.numel() else p.new_empty(0, dtype=torch.uint8)
+            for start in range(0, flat.numel(), CHUNK):
+                out.write(memoryview(flat[start : start + CHUNK].numpy()))
+    line({"end": True, "skipped": skipped})
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.stdout.buffer)
+    sys.stdout.buffer.flush()
