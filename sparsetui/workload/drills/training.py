@@ -11,6 +11,8 @@ import itertools
 import json
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -66,10 +68,12 @@ def prepare(say: Say = lambda text: None) -> Path:
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         with filelock.FileLock(root / ".lock", timeout=300):
+            for left in root.glob(".new-*"):  # of a training that was killed: nobody else works under this lock
+                shutil.rmtree(left) if left.is_dir() else left.unlink()
             if not is_whole(folder):
                 if folder.exists():
                     say("the drills' cached weights are damaged: training them again")
-                _train_into(folder, say)
+                _train_apart(folder, say)
             _write_atomically(root / "latest", folder.name.encode())
     except filelock.Timeout:
         raise DrillError(f"another process has been training the drills in {printable(str(root), 200)} for 5 minutes"
@@ -128,7 +132,45 @@ def _write_atomically(path: Path, body: bytes) -> None:
         raise
 
 
-def _train_into(folder: Path, say: Say) -> None:
+def _train_apart(folder: Path, say: Say) -> None:
+    """Train in a process of its own, so that the app neither loads torch nor waits for it."""
+    argv = [sys.executable, "-P", "-m", "sparsetui.workload.drills.training", str(folder)]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    child = subprocess.Popen(
+        argv,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+    )
+    try:
+        assert child.stdout is not None
+        for line in child.stdout:
+            say(printable(line.rstrip(), 300))
+        _, complaint = child.communicate()
+    except BaseException:
+        child.kill()
+        child.wait()
+        raise
+    if child.returncode:
+        last = (complaint or "").strip().splitlines()[-1:] or [f"it ended with status {child.returncode}"]
+        raise DrillError(last[0] if child.returncode == 2 else f"training the drills failed: {printable(last[0], 300)}")
+
+
+def main(folder: Path) -> int:
+    """The training process: narration on stdout, the one line of a failure on stderr."""
+    try:
+        train_into(folder, lambda text: print(text, flush=True))
+    except DrillError as why:
+        print(why, file=sys.stderr)
+        return 2
+    return 0
+
+
+def train_into(folder: Path, say: Say) -> None:
+    """Carry the recipe out and put ``folder`` in place whole, or not at all."""
     try:
         from sklearn.datasets import load_digits
     except ImportError:
@@ -232,3 +274,7 @@ def fit(images: Any, labels: Any, test_images: Any, test_labels: Any) -> dict[st
     zeros = {n: float((result["pruned"][f"{n}.weight"] == 0).mean()) for n in names}
     result["facts"] = {"accuracy": reached, "zero_fraction": zeros, "torch": torch.__version__}
     return result
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))
