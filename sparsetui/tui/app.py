@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,30 @@ from sparsetui.tui.outlet import first_line
 from sparsetui.tui.shell import SparseApp
 
 __all__ = ["SparseApp", "run"]
+
+PATIENCE = 10.0  # seconds that a run gets to save itself before the process ends without it
+
+
+class LastResort:
+    """The end of the interpreter waits for threads; a run that cannot be stopped must not keep the terminal for that."""
+
+    def __init__(self) -> None:
+        self._timer = threading.Timer(PATIENCE, self._leave)
+        self._timer.daemon = True
+
+    def start(self) -> None:
+        self._timer.start()
+
+    def stand_down(self) -> None:
+        self._timer.cancel()
+
+    @staticmethod
+    def _leave() -> None:
+        try:
+            os.write(1, terminal.RESTORE.encode())
+        except OSError:  # the terminal is gone
+            pass
+        os._exit(130)
 
 
 def run(
@@ -73,13 +98,15 @@ def run(
         depth=terminal.colour_depth(),
         light=terminal.light_background(),
     )
+    last_resort = LastResort()
+    app.on_ending = last_resort.start
     crashed = True
     try:
         app.run(mouse=mouse)
         crashed = app.return_code not in (0, None) and not app._ending
     finally:
         app.desk.close()  # also after a crash of our own: the session is saved and no worker outlives the app
-        app.stand_down()
+        last_resort.stand_down()
     where = f"; session {app.desk.state.id} is saved" if app.desk.state.id else ""
     if app.ended_by is not None:
         _say(f"ended by {signal.Signals(app.ended_by).name}{where}")

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
-import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -28,7 +25,6 @@ if TYPE_CHECKING:
     from sparsetui.tui.screens.base import Sheet
 
 REPAINT_EVERY = 0.25  # seconds; a burst of updates is painted once
-PATIENCE = 10.0  # seconds that a run gets to save itself before the process ends without it
 
 _SYSTEMS = {"16": ColorSystem.STANDARD, "256": ColorSystem.EIGHT_BIT, "true": ColorSystem.TRUECOLOR}
 
@@ -81,6 +77,7 @@ class SparseApp(App[int]):
         self._summaries: list[Any] | None = None
         self._drills: list[Any] | None = None
         self._ending = False
+        self.on_ending: Callable[[], None] = lambda: None  # called once when the end begins
         self.ended_by: int | None = None  # the signal that ended the app
         self.interrupted = False
 
@@ -417,7 +414,7 @@ class SparseApp(App[int]):
         if self._ending:
             return
         self._ending = True
-        self._watch_end()
+        self.on_ending()
         if self.desk.runner is None and not self.desk.busy:
             self.exit(0)
             return
@@ -429,28 +426,6 @@ class SparseApp(App[int]):
                 self.call_from_thread(self.exit, 0)
 
         self.run_worker(close, thread=True, group="close", exit_on_error=False)
-
-    def _watch_end(self) -> None:
-        """A last resort: interpreter exit waits for threads, and a stuck run must not hold the terminal."""
-
-        def last_resort() -> None:
-            if not self.is_headless:
-                try:
-                    os.write(sys.__stdout__.fileno() if sys.__stdout__ else 1, terminal.RESTORE.encode())
-                except OSError:
-                    pass
-            os._exit(130)
-
-        timer = threading.Timer(PATIENCE, last_resort)
-        timer.daemon = True
-        timer.start()
-        self._last_resort = timer
-
-    def stand_down(self) -> None:
-        """The end went well: no last resort."""
-        timer = getattr(self, "_last_resort", None)
-        if timer is not None:
-            timer.cancel()
 
 
 def drill_workload(drill: Any) -> Any:
