@@ -37,7 +37,9 @@ app.command("doctor")(doctor)
 @app.callback(invoke_without_command=True)
 def main(
     context: typer.Context,
-    sessions_dir: Annotated[Path | None, typer.Option("--sessions", metavar="DIR", help="where sessions are kept")] = None,
+    sessions_dir: Annotated[
+        Path | None, typer.Option("--sessions", metavar="DIR", help="where sessions are kept")
+    ] = None,
     readonly: Annotated[bool, typer.Option("--readonly", help="look, run nothing and write nothing")] = False,
     mouse: Annotated[bool, typer.Option("--mouse", help="let the app take the mouse")] = False,
     no_color: Annotated[bool, typer.Option("--no-color", help="no colours (as NO_COLOR does)")] = False,

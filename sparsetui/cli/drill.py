@@ -11,7 +11,6 @@ import typer
 from sparsetui.cli import headless
 from sparsetui.cli.common import fail, say
 from sparsetui.cli.investigate import (
-    BudgetOption,
     HeadlessOption,
     JsonOption,
     MemoOption,
@@ -24,13 +23,26 @@ from sparsetui.cli.investigate import (
     start,
 )
 
+DrillBudget = Annotated[
+    float | None,
+    typer.Option(
+        "--budget",
+        metavar="SECONDS",
+        min=5,
+        max=3600,
+        help="live profiling time (default 60; with --all the drill's own)",
+    ),
+]
+
 
 def drill(
     name: Annotated[str | None, typer.Argument(help="the drill; without it, the first")] = None,
     list_: Annotated[bool, typer.Option("--list", help="list the drills")] = False,
-    all_: Annotated[bool, typer.Option("--all", help="run every drill, headless, and say which were named right")] = False,
+    all_: Annotated[
+        bool, typer.Option("--all", help="run every drill, headless, and say which were named right")
+    ] = False,
     playbook: PlaybookOption = None,
-    budget: BudgetOption = 60.0,
+    budget: DrillBudget = None,
     headless_: HeadlessOption = False,
     json: JsonOption = None,
     memo: MemoOption = None,
@@ -47,13 +59,10 @@ def drill(
         return
     try:
         chosen = None if all_ else catalogue.get(name)
-    except KeyError:
-        fail(f"drill {name!r}: there is no such drill; one of {', '.join(d.name for d in catalogue.all_drills())}")
-    try:
-        catalogue.prepare()
+        catalogue.prepare(say)
     except DrillError as e:
         fail(e)
-    book = find_playbook(playbook)
+    book, seconds = find_playbook(playbook), budget or 60.0
     if chosen is None:
         _all(catalogue.all_drills(), budget, json, memo, sessions, book)
         return
@@ -61,15 +70,17 @@ def drill(
 
     spec = load(chosen.workload)
     if not (headless_ or json or memo):
-        open_app(store=sessions, workload=spec, playbook=book, budget=budget, readonly=readonly)
+        open_app(store=sessions, workload=spec, playbook=book, budget=seconds, readonly=readonly)
     say(f"{chosen.title}: {chosen.story}")
-    runner = start(spec, sessions, budget, book)
+    runner = start(spec, sessions, seconds, book)
     result, path = headless.run(runner, json_to=json, memo_to=memo)
     show(runner.state(), path, quiet="-" in (json, memo))
     raise typer.Exit(headless.EXIT[result.verdict.status])
 
 
-def _all(drills: Any, budget: float, json: str | None, memo: str | None, sessions: Path | None, book: Any) -> None:
+def _all(
+    drills: Any, budget: float | None, json: str | None, memo: str | None, sessions: Path | None, book: Any
+) -> None:
     """Every drill in turn. Exit 0 if each was named right, 1 otherwise."""
     from sparsetui.evidence.records import to_json
     from sparsetui.workload.spec import load
@@ -78,7 +89,9 @@ def _all(drills: Any, budget: float, json: str | None, memo: str | None, session
         fail("--memo goes with one drill; with --all each session keeps its own memo")
     rows: list[dict[str, Any]] = []
     for d in drills:
-        result, _ = headless.run(start(load(d.workload), sessions, budget, book), json_to=None, memo_to=None)
+        result, _ = headless.run(
+            start(load(d.workload), sessions, budget or d.budget_s, book), json_to=None, memo_to=None
+        )
         v = result.verdict
         right = d.right(v.status, v.mechanism)
         rows.append({"drill": d.name, "expected": d.mechanism, "status": v.status, "mechanism": v.mechanism,

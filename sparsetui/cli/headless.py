@@ -36,7 +36,9 @@ class Narrator:
             say(f"[{live.spent_s:5.1f}/{live.budget_s:g} s] {live.stage:<10} {live.phase}: {live.message}")
         elif now - self._at > 5 and live.ratio is not None and live.ratio.value is not None:
             self._at = now
-            say(f"[{live.spent_s:5.1f}/{live.budget_s:g} s] {live.phase}: failing/comparator {live.ratio.value:.3f} so far")
+            say(
+                f"[{live.spent_s:5.1f}/{live.budget_s:g} s] {live.phase}: failing/comparator {live.ratio.value:.3f} so far"
+            )
 
 
 @contextmanager

@@ -11,11 +11,17 @@ import typer
 from sparsetui.cli import headless
 from sparsetui.cli.common import fail, say, tui_options
 
-BudgetOption = Annotated[float, typer.Option("--budget", metavar="SECONDS", min=5, max=3600, help="live profiling time in all")]
+BudgetOption = Annotated[
+    float, typer.Option("--budget", metavar="SECONDS", min=5, max=3600, help="live profiling time in all")
+]
 PlaybookOption = Annotated[str | None, typer.Option("--playbook", metavar="NAME|FILE", help="the playbook to follow")]
 HeadlessOption = Annotated[bool, typer.Option("--headless", help="no app; the verdict is the exit code")]
-JsonOption = Annotated[str | None, typer.Option("--json", metavar="FILE|-", help="the result as JSON (implies --headless)")]
-MemoOption = Annotated[str | None, typer.Option("--memo", metavar="FILE|-", help="the memo as Markdown (implies --headless)")]
+JsonOption = Annotated[
+    str | None, typer.Option("--json", metavar="FILE|-", help="the result as JSON (implies --headless)")
+]
+MemoOption = Annotated[
+    str | None, typer.Option("--memo", metavar="FILE|-", help="the memo as Markdown (implies --headless)")
+]
 SessionsOption = Annotated[Path | None, typer.Option("--sessions", metavar="DIR", help="where sessions are kept")]
 ReadonlyOption = Annotated[bool, typer.Option("--readonly", help="open the app to look only; nothing is run")]
 
@@ -42,7 +48,9 @@ def investigate(
     if not (headless_ or json or memo):
         open_app(store=sessions, workload=spec, playbook=book, budget=budget, readonly=readonly)
     if readonly:
-        fail("--readonly looks at sessions in the app; it cannot go with --headless, --json or --memo, which run the workload")
+        fail(
+            "--readonly looks at sessions in the app; it cannot go with --headless, --json or --memo, which run the workload"
+        )
     say(f"will run: {', '.join(str(f) for f in spec.files()) or ', '.join(spec.modules())}")
     runner = start(spec, sessions, budget, book)
     result, path = headless.run(runner, json_to=json, memo_to=memo)
@@ -70,7 +78,9 @@ def start(spec: Any, sessions: Path | None, budget: float, playbook: Any) -> Any
     from sparsetui.session.store import Store
 
     try:
-        return Investigation(spec, Store(sessions), budget_s=budget, playbook=playbook, listener=headless.Narrator(False))
+        return Investigation(
+            spec, Store(sessions), budget_s=budget, playbook=playbook, listener=headless.Narrator(False)
+        )
     except SessionError as e:
         fail(e)
 
@@ -86,4 +96,5 @@ def open_app(**what: Any) -> None:
     """The app, with its looks from the options before the command; ends with its exit code."""
     from sparsetui.tui.app import run
 
-    raise typer.Exit(run(**what, **tui_options))
+    looks: dict[str, Any] = dict(tui_options)
+    raise typer.Exit(run(**what, **looks))

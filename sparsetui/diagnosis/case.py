@@ -63,6 +63,7 @@ class Case:
     settle: Mapping[str, Payload] = field(default_factory=dict)
     growth: Mapping[str, Payload] = field(default_factory=dict)
     extra: Mapping[tuple[str, str], Payload] = field(default_factory=dict)  # (probe, variant) of further probes
+    died: Mapping[str, str] = field(default_factory=dict)  # variant -> how its step failed, where it did
     trials: Mapping[tuple[str, str], Trial] = field(default_factory=dict)  # (intervention, variant)
     drift: Number | None = None
     drift_metric: str = ""

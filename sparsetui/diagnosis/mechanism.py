@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from sparsetui.diagnosis.case import Case
 from sparsetui.evidence.records import Number, Place
@@ -51,6 +52,8 @@ class Mechanism:
     intervention: str | None = None
     rivals: tuple[str, ...] = field(default=())
     needs: tuple[str, ...] = field(default=())  # extra probes (verbs) it wants before it can decide
+    arguments: Callable[[Case], dict[str, Any]] | None = None  # what those probes are asked
+    net: bool = False  # its intervention is tried on the comparator as well, suspect there or not
     wants: Callable[[Case], bool] | None = None  # whether those are worth their time in this case
 
     @property

@@ -47,7 +47,7 @@ class Suspect:
     @property
     def shared(self) -> bool:
         """Present in the comparator as well, so only the difference can be blamed."""
-        return self.comparator is not None
+        return self.comparator is not None or self.mechanism.net
 
 
 @dataclass(frozen=True)

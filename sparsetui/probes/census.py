@@ -61,7 +61,7 @@ class Owners:
 
     def place(self) -> str:
         """``file.py:line function`` of the innermost frame that is neither torch's nor ours."""
-        frame = sys._getframe(2)
+        frame: Any = sys._getframe(2)
         while frame is not None:
             code = frame.f_code
             file = code.co_filename
@@ -70,7 +70,7 @@ class Owners:
                 if k not in self._places:
                     self._places[k] = "%s:%d %s" % (file.rsplit("/", 1)[-1], frame.f_lineno, code.co_name)
                 return self._places[k]
-            frame = frame.f_back  # type: ignore[assignment]
+            frame = frame.f_back
         return ""
 
 
@@ -146,17 +146,17 @@ class Tracker:
         return origin
 
 
-class CensusMode(TorchDispatchMode):
+class CensusMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts and times every op below autograd."""
 
     def __init__(self, owners: Owners, tracker: Tracker) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.owners, self.tracker = owners, tracker
         self.rows: Dict[Tuple[Any, ...], Dict[str, Any]] = {}
         self.calls = 0
         self.dropped = 0
         self.counting = True
-        self.nonfinite: Optional[Dict[str, Any]] = None
+        self.failures: Dict[Tuple[Any, ...], Dict[str, Any]] = {}
         self.mode_ns = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -167,7 +167,14 @@ class CensusMode(TorchDispatchMode):
         consts = [self.tracker.of(t) for t in ins]
         layouts = [tensors.layout(t) for t in ins]
         t0 = time.perf_counter_ns()
-        out = func(*args, **kwargs)
+        try:
+            out = func(*args, **kwargs)
+        except (
+            RuntimeError,
+            NotImplementedError,
+        ) as e:  # the code may catch it and take another way: that is worth knowing
+            self._failed(name, ins, e)
+            raise
         ns = time.perf_counter_ns() - t0
         outs = list(tensors.flatten(out, 3))
         mutates = bool(func._schema.is_mutable)
@@ -177,6 +184,17 @@ class CensusMode(TorchDispatchMode):
             self._count(name, func, ins, consts, layouts, outs, origin, ns)
         self.mode_ns += time.perf_counter_ns() - begin - ns
         return out
+
+    def _failed(self, name: str, ins: List[torch.Tensor], e: Exception) -> None:
+        k = (name, self.owners.current(), self.owners.place(), tuple(tensors.layout(t) for t in ins[:4]))
+        row = self.failures.get(k)
+        if row is None and len(self.failures) < 200:
+            row = self.failures[k] = {"op": name, "module": k[1], "place": k[2], "calls": 0, "counted": 0,
+                                      "operands": [tensors.describe(t) for t in ins[:4]],
+                                      "error": (str(e).splitlines() or [""])[0][:200]}  # fmt: skip
+        if row is not None:
+            row["calls"] += 1
+            row["counted"] += int(self.counting)
 
     def _count(self, name: str, func: Any, ins: List[torch.Tensor], consts: List[Optional[Constant]],
                layouts: List[str], outs: List[torch.Tensor], origin: Optional[Constant], ns: int) -> None:  # fmt: skip
@@ -232,9 +250,9 @@ class CensusMode(TorchDispatchMode):
         return row
 
     def _weight(self, t: torch.Tensor, c: Optional[Constant]) -> Dict[str, Any]:
-        if c is not None and c.zeros is None:
-            c.zeros = tensors.zero_fraction(t)
-        zeros = c.zeros if c is not None else tensors.zero_fraction(t)
+        zeros = c.zeros if c is not None and c.zeros is not None else tensors.zero_fraction(t)
+        if c is not None:
+            c.zeros = zeros
         b = tensors.bytes_by_part(t)
         return {"name": c.name if c else "", "derived": c.derived if c else "activation", "zeros": zeros,
                 "nnz": _nnz(t), "layout": tensors.layout(t), "dtype": tensors.dtype(t), "shape": list(t.shape),
@@ -322,7 +340,7 @@ def census(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:
     ctx.state["constants"] = {k: c.tensor for k, c in tracker.constants.items() if k not in tracker.mutated}
     ctx.state["constant_names"] = {k: c.name for k, c in tracker.constants.items()}
     return {
-        "rows": rows, "steps": done, "calls": mode.calls, "dropped": mode.dropped, "grad": run.grad,
+        "rows": rows, "failed": list(mode.failures.values()), "steps": done, "calls": mode.calls, "dropped": mode.dropped, "grad": run.grad,
         "observer": {"plain_ms": plain_ns / done / 1e6, "traced_ms": traced_ns / done / 1e6},
         "outputs": [tensors.describe(t) for t in tensors.flatten(out)][:8],
         "constants": [dict(tensors.describe(c.tensor), name=c.name, mutated=k in tracker.mutated)

@@ -151,7 +151,7 @@ def growth(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:
     from . import tensors, walk
 
     run = stepper(ctx)
-    steps, limit = int(args.get("steps", 24)), time.perf_counter() + float(args.get("seconds", 3.0))
+    steps, limit = int(args.get("steps", 48)), time.perf_counter() + float(args.get("seconds", 3.0))
     held = [(n, t) for n, t in walk.held_tensors(ctx.fn)]
     rss: List[int] = []
     nnz: List[int] = []
@@ -165,4 +165,5 @@ def growth(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:
             nnz.append(sum(int(g._nnz()) for g in grads if tensors.is_sparse(g)))
             if time.perf_counter() > limit and i >= 8:
                 break
-    return {"rss": rss, "grad_nnz": nnz}
+    text = "resident memory %+.3g MiB over %d steps" % ((rss[-1] - rss[0]) / 2**20, len(rss))
+    return {"rss": rss, "grad_nnz": nnz, "summary": text}

@@ -6,7 +6,7 @@ import os
 import platform
 import re
 import sys
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Optional
 
 import torch
 
@@ -38,7 +38,8 @@ def lock(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:
     tags["interop_threads"] = str(torch.get_num_interop_threads())
     tags["deterministic"] = str(torch.are_deterministic_algorithms_enabled())
     tags["matmul_precision"] = torch.get_float32_matmul_precision()
-    tags["invariant_checks"] = str(torch.sparse.check_sparse_tensor_invariants.is_enabled())
+    tags["invariant_checks"] = str(torch.sparse.check_sparse_tensor_invariants.is_enabled())  # type: ignore[no-untyped-call]
+    tags["usable_cores"] = "%.3g" % min(len(os.sched_getaffinity(0)), quota_cores() or float("inf"))
     tags["affinity"] = _ranges(sorted(os.sched_getaffinity(0)))
     tags["cpu"] = _cpu_model()
     for k, v in sorted(os.environ.items()):
@@ -106,6 +107,15 @@ def _read(path: str) -> str:
             return f.read().strip()
     except OSError:
         return ""
+
+
+def quota_cores() -> Optional[float]:
+    """Cores that the cgroup's quota allows, or None without a quota."""
+    text = _cgroup().get("quota", "")
+    part = text.split()
+    if len(part) != 2 or part[0] in ("max", "-1"):
+        return None
+    return int(part[0]) / int(part[1])
 
 
 def _cgroup() -> Dict[str, str]:

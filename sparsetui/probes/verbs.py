@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict
 
+from .attention import attention
 from .census import census
 from .clock import arms, block, growth, loop, settle
+from .compiled import compiled
 from .context import Context
 from .interventions import check
 from .inventory import inventory
 from .lock import lock
 from .outputs import outputs, quality
 from .profile import profile
+from .roofs import roofs
+from .support import support
+from .truth import truth
 
 Verb = Callable[[Context, Dict[str, Any]], Dict[str, Any]]
 
@@ -28,4 +33,9 @@ VERBS: Dict[str, Verb] = {
     "outputs": outputs,
     "quality": quality,
     "check": check,
+    "support": support,
+    "truth": truth,
+    "compiled": compiled,
+    "attention": attention,
+    "roofs": roofs,
 }

@@ -34,6 +34,15 @@ def owners(root: Any) -> Dict[int, str]:
     return out
 
 
+def held_objects(root: Any) -> Iterator[Any]:
+    """Every object reachable from ``root``, itself first, each once."""
+    seen: Set[int] = set()
+    for _, obj in _objects([("", root)]):
+        if id(obj) not in seen:
+            seen.add(id(obj))
+            yield obj
+
+
 def replace_tensors(root: Any, swap: Callable[[torch.Tensor], Any]) -> int:
     """Replace in place every reachable tensor for which ``swap`` returns another one; returns how many were."""
     done = 0

@@ -45,7 +45,9 @@ def steps_for(step_ms: float, inputs: int) -> int:
     return count
 
 
-def settle(replicas: Mapping[str, Replica], seconds: float, deadline_s: float, cancel: threading.Event) -> dict[str, dict[str, Any]]:
+def settle(
+    replicas: Mapping[str, Replica], seconds: float, deadline_s: float, cancel: threading.Event
+) -> dict[str, dict[str, Any]]:
     """Warm both side by side until their page faults have settled."""
     with ThreadPoolExecutor(max_workers=2) as pool:
         jobs = {v: pool.submit(r.call, "settle", {"seconds": seconds}, deadline_s=deadline_s, cancel=cancel)

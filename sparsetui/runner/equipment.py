@@ -31,9 +31,7 @@ class Equipment:
 
     def launch(self, variant: str) -> Launch:
         v = self.workload.variant(variant)
-        return Launch(
-            folder=self.workload.folder, python=v.python, env=dict(v.env), threads=v.threads, label=variant
-        )
+        return Launch(folder=self.workload.folder, python=v.python, env=dict(v.env), threads=v.threads, label=variant)
 
     def start(self, deadline_s: float) -> None:
         """Start both servers side by side; raises the first :class:`WorkerFault`."""
@@ -74,7 +72,9 @@ class Equipment:
             **extra,
         }
 
-    def replica(self, variant: str, deadline_s: float, *, server: str | None = None, **extra: Any) -> tuple[Replica, dict[str, Any]]:
+    def replica(
+        self, variant: str, deadline_s: float, *, server: str | None = None, **extra: Any
+    ) -> tuple[Replica, dict[str, Any]]:
         """A fresh, built replica of ``variant`` and what its build answered. Raises :class:`WorkerFault`."""
         replica = self.server(server or variant, deadline_s).spawn(self.spec(variant, **extra))
         with self._mutex:
@@ -132,5 +132,3 @@ class Equipment:
 def _own(stderr: str) -> str:
     """stderr without the lines that torch's profiler writes about itself."""
     return "\n".join(line for line in stderr.splitlines() if not line.startswith("USDT:"))
-
-

@@ -18,14 +18,18 @@ def judge_failed(case: Case, faults: Mapping[str, Fault]) -> Judgement:
     judgement = judge(case)
     asks = tuple(Unanswered(f"How does the {v} variant perform?", f.message, _settle(f)) for v, f in faults.items())
     if judgement.verdict.status == "fault":
-        verdict = msgspec.structs.replace(judgement.verdict, summary=f"{judgement.verdict.summary}. It could not be run on: {said}")
+        verdict = msgspec.structs.replace(
+            judgement.verdict, summary=f"{judgement.verdict.summary}. It could not be run on: {said}"
+        )
         return Judgement(verdict, judgement.findings, asks, judgement.budget)
     return Judgement(Verdict(status="cannot_answer", summary=f"Could not run {said}"), judgement.findings, asks, None)
 
 
 def _settle(f: Fault) -> str:
     if f.kind == "launch":
-        return "give the variant an interpreter that has torch >= 2.2 (python = … in the workload), see sparsetui doctor"
+        return (
+            "give the variant an interpreter that has torch >= 2.2 (python = … in the workload), see sparsetui doctor"
+        )
     if f.kind == "timeout":
         return "give it a larger --budget, or find why it does not return; its last words are in the session's log"
     if f.kind == "memory":

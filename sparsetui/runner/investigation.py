@@ -237,7 +237,9 @@ class Investigation(Runner):
         self.journal.append("fault", {"what": f"{f.label or 'worker'}: {f.verb or 'start'}", "why": f.message,
                                       "fault": msgspec.to_builtins(f)})  # fmt: skip
 
-    def each(self, stage: str, probe: str, args: dict[str, Any], say: Callable[[dict[str, Any]], str], message: str) -> None:
+    def each(
+        self, stage: str, probe: str, args: dict[str, Any], say: Callable[[dict[str, Any]], str], message: str
+    ) -> None:
         """One verb on both first replicas, one after the other."""
         if not self.ready():
             return
@@ -265,7 +267,9 @@ class Investigation(Runner):
     def take_inventory(self) -> None:
         pattern = self.workload.declared.pattern
         args = {"pattern": f"{pattern[0]}:{pattern[1]}" if pattern else None}
-        self.each("ingress", "inventory", args, passes.say_inventory, "zeros, layouts, indices and bytes of every tensor")
+        self.each(
+            "ingress", "inventory", args, passes.say_inventory, "zeros, layouts, indices and bytes of every tensor"
+        )
 
     def settled(self) -> None:
         if all(("settle", v) in self.payloads for v in VARIANTS) or not self.ready():
@@ -307,7 +311,13 @@ class Investigation(Runner):
                 self.check_cancelled()
                 try:
                     self.natives[v] = passes.native(
-                        self.journal, self.first[v], v, seconds, self.gear.scratch, self._cancel, min(self.deadline(), 20.0)
+                        self.journal,
+                        self.first[v],
+                        v,
+                        seconds,
+                        self.gear.scratch,
+                        self._cancel,
+                        min(self.deadline(), 20.0),
                     )
                 except WorkerFault as e:
                     self.fault(e)
@@ -338,9 +348,13 @@ class Investigation(Runner):
         case = self.case()
         for m in all_mechanisms():
             for probe in m.needs:
-                if m.wants is None or m.wants(case):
-                    self.check_cancelled()
-                    self.each(m.stage, probe, {"seconds": self.budget_s / 20}, lambda p: str(p.get("summary", "")), m.question)
+                if self.faults or (m.wants is not None and not m.wants(case)):
+                    continue
+                self.check_cancelled()
+                args: dict[str, Any] = {"seconds": self.budget_s / 30}
+                if m.arguments is not None:
+                    args.update(m.arguments(case))
+                self.each(m.stage, probe, args, lambda p: str(p.get("summary", "")), m.question)
 
     # -- the clock -----------------------------------------------------------------------------------------------
 
@@ -399,7 +413,9 @@ class Investigation(Runner):
     def latency(self) -> dict[str, dict[str, Number]]:
         out = {}
         for v in VARIANTS:
-            blocks: list[Block] = [b for r in self.clock.rounds for b in (r.failing if v == "failing" else r.comparator)]
+            blocks: list[Block] = [
+                b for r in self.clock.rounds for b in (r.failing if v == "failing" else r.comparator)
+            ]
             if blocks:
                 out[v] = quantile_summary(blocks)
         return out
@@ -459,7 +475,9 @@ class Investigation(Runner):
 
     def _clear(self, arms: list[ArmRound]) -> bool:
         """The effect is known well enough: its interval is narrow against itself, or excludes all that matters."""
-        e = closure(arms, self.clock.comparison(self.threshold), question=self.case_question, ideal_ratio=self.ideal).effect
+        e = closure(
+            arms, self.clock.comparison(self.threshold), question=self.case_question, ideal_ratio=self.ideal
+        ).effect
         if e.value is None or e.ci is None:
             return False
         half = (e.ci[1] - e.ci[0]) / 2
@@ -467,7 +485,13 @@ class Investigation(Runner):
 
     def _keep_trial(self, key: tuple[str, str], check: dict[str, Any], failed: str, s: Suspect) -> None:
         name, variant = key
-        payload = {"intervention": name, "mechanism": s.mechanism.id, "check": check, "arms": self.arms[key], "failed": failed}
+        payload = {
+            "intervention": name,
+            "mechanism": s.mechanism.id,
+            "check": check,
+            "arms": self.arms[key],
+            "failed": failed,
+        }
         closed = self._closure(key)
         text = failed or "measured"
         figures: dict[str, Number] = {}
@@ -520,7 +544,9 @@ class Investigation(Runner):
             lock=self.lock() if all(("lock", v) in self.payloads for v in VARIANTS) else None,
             inventory=by("inventory"), census=by("census"), profile=by("profile"), native=self.natives,
             build=by("build"), settle=by("settle"), growth=by("growth"), outputs=by("outputs"), quality=by("quality"),
-            extra={k: p for k, p in self.payloads.items() if k[0] in wanted},
+            extra={**{k: p for k, p in self.payloads.items() if k[0] in wanted | {"lock"}},
+                   ("conditions", ""): {"blocks": self.clock.conditions}},
+            died={v: f.message for v, f in self.faults.items()},
             trials=trials_now, drift=drift, drift_metric=metric, evidence_ids=ids,
         )  # fmt: skip
 

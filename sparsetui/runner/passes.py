@@ -19,7 +19,19 @@ from sparsetui.worker.handle import Replica
 
 # which lock tags a declared change covers
 COVERS: dict[str, tuple[str, ...]] = {
-    "torch": ("torch", "python", "interpreter", "build", "blas", "lapack", "mkl", "isa", "cuda", "env.", "interop_threads"),
+    "torch": (
+        "torch",
+        "python",
+        "interpreter",
+        "build",
+        "blas",
+        "lapack",
+        "mkl",
+        "isa",
+        "cuda",
+        "env.",
+        "interop_threads",
+    ),
     "threads": ("threads", "interop_threads", "env.OMP_NUM_THREADS", "env.MKL_NUM_THREADS", "env.OPENBLAS_NUM_THREADS"),
     "dtype": ("dtype.",),
     "env": ("env.",),
@@ -35,7 +47,9 @@ _TOLD = ("invariant_checks", "shapes.outputs", "interpreter")
 def compare_locks(failing: Mapping[str, str], comparator: Mapping[str, str], change: Sequence[str]) -> Lock:
     """Tag by tag; a tag that only one side could tell is not compared."""
     differs = []
-    for tag in sorted(set(failing) & set(comparator) | {t for t in (set(failing) ^ set(comparator)) if t.startswith("env.")}):
+    for tag in sorted(
+        set(failing) & set(comparator) | {t for t in (set(failing) ^ set(comparator)) if t.startswith("env.")}
+    ):
         a, b = failing.get(tag, "unset"), comparator.get(tag, "unset")
         if a != b and not tag.startswith(_TOLD):
             declared = any(tag.startswith(p) for c in change for p in COVERS.get(c, (c,)))
@@ -81,7 +95,13 @@ def say_profile(p: dict[str, Any]) -> str:
 
 
 def native(
-    journal: Journal, replica: Replica, variant: str, seconds: float, scratch: Path, cancel: threading.Event, deadline_s: float
+    journal: Journal,
+    replica: Replica,
+    variant: str,
+    seconds: float,
+    scratch: Path,
+    cancel: threading.Event,
+    deadline_s: float,
 ) -> TimeTable:
     """Sample the replica from outside while it steps; the loop ends when the samplers have what they came for."""
     from sparsetui.ingest.samplers import sample_native
@@ -94,7 +114,12 @@ def native(
     replica.allow_ptrace()
     loop.start()
     try:
-        table = sample_native(replica.pid, seconds, rate_hz=50, on_command=lambda argv, why, pid: journal.command({"argv": argv, "why": why, "pid": pid}))
+        table = sample_native(
+            replica.pid,
+            seconds,
+            rate_hz=50,
+            on_command=lambda argv, why, pid: journal.command({"argv": argv, "why": why, "pid": pid}),
+        )
     finally:
         stop.touch()
         loop.join(10)

@@ -25,7 +25,11 @@ def relock(run: Investigation, seconds: float) -> None:
     """
     key = (NAME, "failing")
     bad = [d.tag for d in run.lock().differs if not d.declared]
-    failed = "" if bad and all(t.startswith(_LAUNCHED) for t in bad) else "these tags are not set by the launch: " + ", ".join(bad)
+    failed = (
+        ""
+        if bad and all(t.startswith(_LAUNCHED) for t in bad)
+        else "these tags are not set by the launch: " + ", ".join(bad)
+    )
     arms: list[ArmRound] = []
     check: dict[str, object] = {}
     if not failed:
@@ -38,7 +42,13 @@ def relock(run: Investigation, seconds: float) -> None:
     text = failed or "measured"
     if closed is not None and closed.closed_ratio.value is not None:
         text = f"under the comparator's launch the failing step takes {closed.closed_ratio.value:.3f} of its own time"
-    payload = {"intervention": NAME, "mechanism": "ingress.lock-mismatch", "check": check, "arms": arms, "failed": failed}
+    payload = {
+        "intervention": NAME,
+        "mechanism": "ingress.lock-mismatch",
+        "check": check,
+        "arms": arms,
+        "failed": failed,
+    }
     made = run.journal.evidence("ingress", "intervention", payload, variant="failing", summary=text,
                                 quality="unavailable" if failed else "measured")  # fmt: skip
     run.trials[key] = Trial(NAME, closed, check, (made.id,), failed)
@@ -46,7 +56,9 @@ def relock(run: Investigation, seconds: float) -> None:
 
 def _measure(run: Investigation, seconds: float, arms: list[ArmRound]) -> dict[str, object]:
     theirs = run.gear.launch("comparator")
-    launch = dataclasses.replace(theirs, python=run.workload.failing.python, label="failing under the comparator's lock")
+    launch = dataclasses.replace(
+        theirs, python=run.workload.failing.python, label="failing under the comparator's lock"
+    )
     run.gear.server(NAME, run.deadline(), launch)
     end = time.monotonic() + seconds
     with run.journal.phase("ingress", "intervention relock", "the failing variant under the comparator's launch"):
@@ -63,7 +75,12 @@ def _measure(run: Investigation, seconds: float, arms: list[ArmRound]) -> dict[s
                 run.gear.end(r)
             if len(arms) >= 6:
                 break
-    return {"applied": len(arms), "equal": True, "error": 0.0, "notes": ["the code is the same; only its launch differs"]}
+    return {
+        "applied": len(arms),
+        "equal": True,
+        "error": 0.0,
+        "notes": ["the code is the same; only its launch differs"],
+    }
 
 
 def _as_arms(own: list[Block], under: list[Block]) -> ArmRound:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from sparsetui.diagnosis.case import Case
+from sparsetui.diagnosis.case import SPARSE_LAYOUTS, Case, Payload
 from sparsetui.diagnosis.mechanism import Mechanism, Suspicion
-from sparsetui.diagnosis.mechanisms._common import count, places
+from sparsetui.diagnosis.mechanisms._common import count, places, total_ms
+from sparsetui.diagnosis.stats import slope
 from sparsetui.evidence.records import Place
 
 
@@ -35,6 +36,131 @@ def _index_copy(case: Case, variant: str) -> Suspicion | None:
     )
 
 
+def _dense_gradient(case: Case, variant: str) -> Suspicion | None:
+    sizes = {
+        int(t["bytes"]["dense"]): str(t["name"])
+        for t in case.sparse_tensors(variant)
+        if t.get("bytes") and len(t["shape"]) == 2
+    }
+    rows = [r for r in case.rows(variant)
+            if r.get("backward") and r["family"] == "product" and int(r["out_bytes"]) in sizes
+            and not any(o["layout"] in SPARSE_LAYOUTS for o in r["outputs"])]  # fmt: skip
+    profile = case.profile.get(variant, {})
+    steps = max(1, int(profile.get("steps", 1)))
+    alloc = profile.get("alloc", {})
+    nested = [r for r in profile.get("rows", ()) if r.get("backward") and r["op"] in ("aten::mm", "aten::matmul")
+              and int(alloc.get(r["op"], 0)) in sizes]  # fmt: skip
+    if not rows and not nested:
+        return None
+    ms = max(total_ms(case, rows, variant), sum(float(r["total_ms"]) for r in nested) / steps)
+    size = int(rows[0]["out_bytes"]) if rows else int(alloc[nested[0]["op"]])
+    return Suspicion(
+        summary=f"backward builds a dense product of {size / 2**20:.3g} MiB, the full size of {sizes[size]}, and masks it",
+        where=places(rows) or (Place(module=sizes[size], op="aten::mm"),),
+        figure=count(size, "bytes of the dense gradient"),
+        passes=(("profile", variant), ("inventory", variant)),
+        ms=ms,
+        share=case.share_of_step(ms, variant),
+    )
+
+
+def _memory_growth(case: Case, variant: str) -> Suspicion | None:
+    growth = case.extra.get(("growth", variant))
+    if not growth:
+        return None
+    nnz = _grows([float(x) for x in growth.get("grad_nnz", ())], least=1.0)
+    # resident memory moves in steps as the allocator settles: only growth that goes on through both halves counts
+    rss = _grows([float(x) for x in growth.get("rss", ())], least=1 << 20)
+    if nnz is None and rss is None:
+        return None
+    per = rss if rss is not None else nnz
+    unit = "bytes a step" if rss is not None else "gradient non-zeros a step"
+    return Suspicion(
+        summary=f"{'resident memory' if rss is not None else 'the gradient'} grows by {per:.4g} {unit} without end",
+        where=(),
+        figure=count(per or 0.0, unit),
+        passes=(("growth", variant), ("inventory", variant)),
+        broken="memory grows with the number of steps",
+    )
+
+
+def _grows(series: list[float], least: float) -> float | None:
+    """The slope a step if the series rises through both halves by more than ``least`` in all, else None."""
+    if len(series) < 16:
+        return None
+    half = len(series) // 2
+    slopes = [slope(part) for part in (series[:half], series[half:])]
+    if all(s.ci[0] > 0 for s in slopes) and series[-1] - series[half] > least / 2 and series[-1] - series[0] > least:
+        return slopes[1].value
+    return None
+
+
+def _bandwidth_bound(case: Case, variant: str) -> Suspicion | None:
+    roof = case.extra.get(("roofs", variant)) or case.extra.get(("roofs", "failing"))
+    if not roof:
+        return None
+    bad: list[Payload] = []
+    meta = moved = ms = 0.0
+    for r in case.products(variant):
+        if r.get("sparse_at") is None:
+            continue
+        b = r["weight"]["bytes"]
+        dense = sum(_size(o) for o in (*r["operands"], *r["outputs"]) if o["layout"] == "strided")
+        total = b["values"] + b["indices"] + dense
+        t = case.row_ms(r, variant) / max(case.calls(r, variant), 1e-9)
+        reach = total / (t * 1e6) if t else 0.0  # GB/s
+        fits = b["values"] + b["indices"] < 1 << 20
+        if reach >= 0.6 * float(roof["cache_gbs" if fits else "stream_gbs"]):
+            bad.append(r)
+            ms += case.row_ms(r, variant)
+            meta += b["indices"] * case.calls(r, variant)
+            moved += total * case.calls(r, variant)
+    if not bad or not moved:
+        return None
+    lost = ms * meta / moved
+    return Suspicion(
+        summary=f"{len(bad)} sparse products run at the memory roof ({roof['stream_gbs']:.3g} GB/s); "
+        f"{100 * meta / moved:.0f} % of the bytes are indices",
+        where=places(bad),
+        figure=count(meta / moved, "index bytes / bytes moved"),
+        passes=(("roofs", variant), ("census", variant)),
+        ms=lost,
+        share=case.share_of_step(lost, variant),
+    )
+
+
+_ITEM = {"float64": 8, "int64": 8, "float16": 2, "bfloat16": 2, "int8": 1, "uint8": 1, "bool": 1}
+
+
+def _size(o: Payload) -> int:
+    n = 1
+    for s in o["shape"]:
+        n *= int(s)
+    return n * _ITEM.get(str(o["dtype"]), 4)
+
+
+def _throttled(case: Case, variant: str) -> Suspicion | None:
+    clock = case.extra.get(("conditions", ""))
+    if not clock or variant != "failing":
+        return None
+    steal = sorted(float(b["steal"]) for b in clock["blocks"] if "steal" in b)
+    if len(steal) < 4:
+        return None
+    worst, mid = steal[-max(1, len(steal) // 10)], steal[len(steal) // 2]
+    if mid < 0.02 and worst < 0.10:
+        return None
+    return Suspicion(
+        summary=f"the host took CPU away during the blocks: steal {100 * mid:.1f} % in the median, {100 * worst:.1f} % in the worst",
+        where=(Place(module="host"),),
+        figure=count(mid, "median steal", len(steal)),
+        passes=(("clock", ""), ("lock", "failing")),
+    )
+
+
+def _sparse_products(case: Case) -> bool:
+    return any(r.get("sparse_at") is not None for r in case.products("failing"))
+
+
 MECHANISMS = [
     Mechanism(
         id="execution.index-copy", owner="KL", suspect=_index_copy, intervention="narrow-index",
@@ -43,5 +169,37 @@ MECHANISMS = [
         boundary="the index dtype of the named weights; values and results are the same",
         rollback="restore int64 indices",
         closes="no index copy inside a product",
+    ),
+    Mechanism(
+        id="execution.dense-gradient", owner="KL", suspect=_dense_gradient,
+        question="Is the gradient of a sparse weight computed dense?",
+        fix="compute the gradient on the pattern only (sampled product), or freeze the sparse weight",
+        boundary="the backward of the named weights; gradients stay within rounding",
+        rollback="restore the former backward",
+        closes="no allocation of the dense size under backward",
+    ),
+    Mechanism(
+        id="execution.memory-growth", owner="PR", suspect=_memory_growth, needs=("growth",),
+        question="Does memory or gradient nnz grow with the steps?",
+        fix="drop or coalesce gradients each step, and keep no reference to the graph",
+        boundary="the training or serving loop",
+        rollback="restart the process on a schedule until the fix is out",
+        closes="no slope of resident memory or gradient nnz over steps",
+    ),
+    Mechanism(
+        id="execution.bandwidth-bound", owner="RT", suspect=_bandwidth_bound, needs=("roofs",), wants=_sparse_products,
+        question="Do the sparse kernels run at the memory roof, and how much of it is metadata?",
+        fix="int32 indices, blocks, or fewer non-zeros",
+        boundary="the storage format of the named weights",
+        rollback="restore the former format",
+        closes="bytes a step fall with the indices",
+    ),
+    Mechanism(
+        id="execution.throttled", owner="PR", suspect=_throttled,
+        question="Did clocks, steal or a neighbour change between runs?",
+        fix="run again in calm, with pinned clocks and cores",
+        boundary="the host",
+        rollback="none is needed",
+        closes="steal and clocks are level over all blocks",
     ),
 ]  # fmt: skip

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from sparsetui.diagnosis.case import Case, Payload
+from sparsetui.diagnosis.case import SPARSE_LAYOUTS, Case, Payload
 from sparsetui.diagnosis.mechanism import Mechanism, Suspicion
 from sparsetui.diagnosis.mechanisms._common import count, percent, places, total_ms
+from sparsetui.diagnosis.mechanisms.lowering import forced_densify
+from sparsetui.evidence.records import Place
 
 
 def _sides(row: Payload) -> tuple[str, str]:
@@ -29,6 +31,41 @@ def _wrong_orientation(case: Case, variant: str) -> Suspicion | None:
         ms=ms,
         share=share,
     )
+
+
+def _unsupported(case: Case, variant: str) -> Suspicion | None:
+    failed = [
+        f
+        for f in case.census.get(variant, {}).get("failed", ())
+        if any(o["layout"] in SPARSE_LAYOUTS for o in f["operands"])
+    ]
+    probe = case.extra.get(("support", variant), {})
+    without = [p for p in probe.get("products", ()) if not p["ok"]]
+    forced = forced_densify(case, variant)
+    at_build = [f for f in case.build.get(variant, {}).get("failed", ())]
+    died = case.died.get(variant, "")
+    fatal = bool(died) and bool(without)
+    if not failed and not forced and not at_build and not fatal:
+        return None
+    ms = total_ms(case, forced, variant)
+    first = (failed or at_build or [{"error": died or without[0]["error"], "op": "product"}])[0]
+    what = ", ".join(sorted({f"{p['layout']} {p['dtype']}" for p in without})) or "these operands"
+    return Suspicion(
+        summary=f"no kernel for {what}: {first['op']} raises '{first['error']}'"
+        + ("" if fatal else ", and the code falls back to dense"),
+        where=places(forced)
+        or tuple(Place(module=str(f.get("module") or f.get("place")), op=str(f["op"])) for f in failed[:4]),
+        figure=count(ms, "ms a step in the fallback") if forced else None,
+        passes=(("census", variant), ("support", variant)),
+        broken="the step fails for want of a kernel" if fatal else "",
+        ms=ms,
+        share=case.share_of_step(ms, variant),
+        intervention="csr-twin" if at_build and not forced else None,
+    )
+
+
+def _has_sparse(case: Case) -> bool:
+    return bool(case.sparse_tensors("failing"))
 
 
 def _generic(case: Case, variant: str) -> Suspicion | None:
@@ -83,6 +120,14 @@ MECHANISMS = [
         boundary="the named products; results stay within rounding",
         rollback="restore the former product",
         closes="the sparse operand is the left one and the native symbol is the row-major kernel's",
+    ),
+    Mechanism(
+        id="kernel.unsupported", owner="KL", suspect=_unsupported, intervention="cache-dense", needs=("support",), wants=_has_sparse,
+        question="Is there a kernel for this layout, dtype, device and build?",
+        fix="use a dtype and layout that has a kernel (float32 CSR on CPU), or densify once at load",
+        boundary="dtype or layout of the named weights; a dtype change moves results by its rounding",
+        rollback="restore the former dtype and layout",
+        closes="the product runs on a sparse kernel without an error",
     ),
     Mechanism(
         id="kernel.generic", owner="KL", suspect=_generic, intervention="coo-to-csr",

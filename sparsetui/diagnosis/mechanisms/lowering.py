@@ -16,11 +16,24 @@ from sparsetui.diagnosis.mechanisms._common import (
 )
 
 
-def _dense_rows(case: Case, variant: str) -> list[Payload]:
+def _eligible_dense(case: Case, variant: str) -> list[Payload]:
     """Products that multiply a mostly-zero strided constant as it lies (not one that was just made from something else)."""
     return [r for r in case.products(variant)
             if r["path"] in ("dense", "conv") and r["weight"]["eligible"] and r["weight"]["const"]
             and not r["weight"]["derived"]]  # fmt: skip
+
+
+def _dense_rows(case: Case, variant: str) -> list[Payload]:
+    """Of those, the ones that could have been sparse: all families, unless only some families have a sparse path here."""
+    rows = _eligible_dense(case, variant)
+    other = {id(r) for r in _other_family(case, variant)}
+    return [r for r in rows if id(r) not in other]
+
+
+def _other_family(case: Case, variant: str) -> list[Payload]:
+    """Eligible dense work of op families (convolution, recurrent cells) in which nothing is sparse, beside one that is."""
+    sparse = {r["family"] for r in case.products(variant) if r.get("sparse_at") is not None}
+    return [r for r in _eligible_dense(case, variant) if sparse and r["family"] not in sparse]
 
 
 def _densified_at_load(case: Case, variant: str) -> set[str]:
@@ -73,8 +86,9 @@ def _decompression(row: Payload) -> bool:
 
 
 def _densified(case: Case, variant: str) -> Suspicion | None:
+    fallback = {id(r) for r in forced_densify(case, variant)}
     rows = [r for r in case.rows(variant)
-            if (r["family"] == "densify" and not r.get("backward") and _from_sparse(r))
+            if (r["family"] == "densify" and not r.get("backward") and _from_sparse(r) and id(r) not in fallback)
             or (r.get("constant") and r["family"] in ("pointwise", "copy", "other") and _decompression(r)
                 and out_numel(r) >= weight_size(case, variant) > 0)]  # fmt: skip
     at_load = [r for r in _dense_rows(case, variant) if r["weight"]["name"] in _densified_at_load(case, variant)]
@@ -105,6 +119,115 @@ def _densified(case: Case, variant: str) -> Suspicion | None:
     )
 
 
+def _unsupported_family(case: Case, variant: str) -> Suspicion | None:
+    rows = _other_family(case, variant)
+    if not rows:
+        return None
+    ms = total_ms(case, rows, variant)
+    families = sorted({str(r["family"]) for r in rows})
+    share = case.share_of_step(ms, variant)
+    claim = case.declared.layout
+    return Suspicion(
+        summary=f"one layer family runs sparse, but {len(rows)} pruned {'/'.join(families)} ops fall back to dense: "
+        f"{percent(share)} of the step",
+        where=places(rows),
+        figure=count(share, "share of the step in families without a sparse path"),
+        passes=(("census", variant), ("inventory", variant)),
+        broken=f"the release declares layout {claim}, but {'/'.join(families)} ops run dense"
+        if claim in SPARSE_LAYOUTS and not case.declared.targets
+        else "",
+        ms=ms,
+        share=share,
+    )
+
+
+def _compiler_skip(case: Case, variant: str) -> Suspicion | None:
+    probe = case.extra.get(("compiled", variant))
+    if not probe or not probe.get("parts") or not probe.get("swapped"):
+        return None
+    captured, dense = int(probe["captured"]), int(probe["dense_captured"])
+    if captured >= dense:
+        return None
+    lost = max(0.0, float(probe["eager_ms"]) - float(probe["compiled_ms"]))
+    return Suspicion(
+        summary=f"the compiler captured {captured} of {dense} ops: the frames that touch sparse tensors were left eager",
+        where=(),
+        figure=count(captured / dense, "captured ops / ops captured with dense weights"),
+        passes=(("compiled", variant), ("census", variant)),
+        ms=lost,
+        share=case.share_of_step(lost, variant),
+    )
+
+
+def _square(row: Payload) -> tuple[int, int] | None:
+    shape = next((o["shape"] for o in row.get("outputs", ()) if len(o["shape"]) >= 2), None)
+    return (int(shape[-2]), int(shape[-1])) if shape else None
+
+
+def _unfused_mask(case: Case, variant: str) -> Suspicion | None:
+    rows = case.rows(variant)
+    soft = [r for r in rows if "softmax" in str(r["op"])]
+    scores = {_square(r) for r in soft}
+    masked = [r for r in rows
+              if r["family"] == "pointwise" and _square(r) in scores and (_square(r) or (0, 0))[0] > 1
+              and any(o["dtype"] == "bool" and len(o["shape"]) >= 2 for o in r["operands"])]  # fmt: skip
+    if not masked:
+        return None
+    shapes = {_square(r) for r in masked}
+    chain = masked + [r for r in soft if _square(r) in shapes]
+    ms = total_ms(case, chain, variant)
+    twin = case.extra.get(("attention", variant))
+    gain = (
+        sum(float(t["unfused_ms"]) - float(t["fused_ms"]) for t in twin["rows"]) if twin and twin.get("rows") else None
+    )
+    if gain is not None:
+        ms = max(0.0, gain)
+    side = max(s[1] for s in shapes if s)
+    return Suspicion(
+        summary=f"a mask is applied by a where() over the whole score matrix ({side} wide) before softmax"
+        + (f"; the fused twin saves {gain:.3g} ms a step" if gain is not None else ""),
+        where=places(chain),
+        figure=count(ms, "ms a step"),
+        passes=(("census", variant), ("attention", variant)) if gain is not None else (("census", variant),),
+        ms=ms,
+        share=case.share_of_step(ms, variant),
+    )
+
+
+def attention_shapes(case: Case, variant: str) -> list[list[int]]:
+    """``[batch, queries, keys, width]`` of each product that makes a masked score matrix, for its twin."""
+    out = []
+    for r in case.rows(variant):
+        sides = r.get("sides")
+        if r["family"] == "product" and sides and len(sides) == 2 and len(sides[0]["shape"]) == 3:
+            b, s, d = (int(x) for x in sides[0]["shape"])
+            t = int(sides[1]["shape"][-1])
+            if s > 1 and t > 1 and d < t and [b, s, t, d] not in out:
+                out.append([b, s, t, d])
+    return out[:8]
+
+
+def _has_masked_softmax(case: Case) -> bool:
+    return _unfused_mask(case, "failing") is not None
+
+
+def forced_densify(case: Case, variant: str) -> list[Payload]:
+    """Decompressions that a missing kernel forced: the same place first saw the product fail, or the source's layout and dtype
+    have no product kernel here. They are kernel selection's, not lowering's."""
+    failed = {(f["module"], str(f["place"]).partition(":")[0]) for f in case.census.get(variant, {}).get("failed", ())}
+    probe = case.extra.get(("support", variant), {})
+    without = {(p["layout"], p["dtype"]) for p in probe.get("products", ()) if not p["ok"]}
+    out = []
+    for r in case.rows(variant):
+        source = r.get("source", {})
+        if r["family"] == "densify" and (
+            (r["module"], str(r["place"]).partition(":")[0]) in failed
+            or (source.get("layout"), source.get("dtype")) in without
+        ):
+            out.append(r)
+    return out
+
+
 def _from_sparse(row: Payload) -> bool:
     return row.get("source", {}).get("layout") in SPARSE_LAYOUTS or "dequantize" in str(row["op"])
 
@@ -127,11 +250,36 @@ MECHANISMS = [
         closes="no weight-sized elementwise op on constants in the step",
     ),
     Mechanism(
+        id="lowering.compiler-skip", owner="RT", suspect=_compiler_skip, needs=("compiled",),
+        question="Did the compiler capture the frames that touch sparse tensors?",
+        fix="keep sparse products outside the compiled region and compile the dense rest, or wrap them as a custom op",
+        boundary="which functions are compiled",
+        rollback="compile as before",
+        closes="as many ops are captured as with dense weights",
+    ),
+    Mechanism(
         id="lowering.densified", owner="RT", suspect=_densified, intervention="cache-dense",
         question="Is a sparse or packed weight made dense in the step, or at load?",
         fix="decompress once and keep the result, or multiply the sparse form",
         boundary="where the named weights are decompressed; resident memory grows by the dense bytes if cached",
         rollback="restore the decompression in the step",
         closes="no decompression in the step",
+    ),
+    Mechanism(
+        id="lowering.unfused-mask", owner="ML", suspect=_unfused_mask, needs=("attention",), wants=_has_masked_softmax,
+        arguments=lambda case: {"shapes": attention_shapes(case, "failing")},
+        question="Is a block mask expanded to the whole score matrix?",
+        fix="call scaled_dot_product_attention with the mask, or a block-sparse attention kernel",
+        boundary="the named attention; results stay within rounding",
+        rollback="restore the unfused chain",
+        closes="no where() over a score matrix",
+    ),
+    Mechanism(
+        id="lowering.unsupported-family", owner="ML", suspect=_unsupported_family,
+        question="Does every pruned layer family have a sparse path?",
+        fix="prune the other family in a structure that its dense kernel profits from (channels), or leave it dense",
+        boundary="the pruning recipe of the named family",
+        rollback="serve the previous weights of that family",
+        closes="no pruned family runs dense, or the claim excludes it",
     ),
 ]  # fmt: skip

@@ -30,6 +30,141 @@ def _format_conversion(case: Case, variant: str) -> Suspicion | None:
     )
 
 
+def _backward_transpose(case: Case, variant: str) -> Suspicion | None:
+    rows = [r for r in case.rows(variant) if r["family"] in ("conversion", "sort") and r.get("backward")]
+    profile = case.profile.get(variant, {})
+    steps = max(1, int(profile.get("steps", 1)))
+    hidden = [h for h in profile.get("hidden", ()) if h.get("backward")]
+    if not rows and not hidden:
+        return None
+    ms = total_ms(case, rows, variant) + sum(float(h["total_ms"]) for h in hidden) / steps
+    calls = sum(case.calls(r, variant) for r in rows) + sum(int(h["calls"]) for h in hidden) / steps
+    return Suspicion(
+        summary=f"the transpose is rebuilt under backward: {calls:.3g} conversions or sorts a step, {ms:.3g} ms",
+        where=(places(rows) + tuple(Place(module=f"inside {h['product']}", op=str(h["op"])) for h in hidden))[:12],
+        figure=count(calls, "conversions a step under backward"),
+        passes=(("profile", variant), ("census", variant)),
+        ms=ms,
+        share=case.share_of_step(ms, variant),
+    )
+
+
+def _row_imbalance(case: Case, variant: str) -> Suspicion | None:
+    threads = _threads(case, variant)
+    if threads < 2:
+        return None
+    bad: list[tuple[str, float]] = []
+    for t in case.sparse_tensors(variant):
+        shares = t.get("static_share") or {}
+        share = shares.get(str(threads)) or (shares.get("2") if threads < 4 else shares.get("4"))
+        if share is not None and t["layout"] in ("csr", "csc") and share * threads > 1.25:
+            bad.append((str(t["name"]), float(share)))
+    rows = [r for r in case.products(variant) if r["weight"]["name"] in {n for n, _ in bad}
+            and r["path"] in ("sparse-csr", "sparse-csr-rhs")]  # fmt: skip
+    if not rows:
+        return None
+    name, worst = max(bad, key=lambda x: x[1])
+    ms = total_ms(case, rows, variant) * (1 - 1 / (worst * threads))
+    return Suspicion(
+        summary=f"one of {threads} threads holds {100 * worst:.0f} % of the non-zeros of {name} under a static split",
+        where=places(rows),
+        figure=count(worst, f"largest share of non-zeros, 1/T = {1 / threads:.3g}"),
+        passes=(("inventory", variant), ("census", variant)),
+        ms=ms,
+        share=case.share_of_step(ms, variant),
+    )
+
+
+def _tag(case: Case, variant: str, tag: str) -> str:
+    return str(case.extra.get(("lock", variant), {}).get("tags", {}).get(tag, ""))
+
+
+def _threads(case: Case, variant: str) -> int:
+    text = _tag(case, variant, "threads")
+    return int(text) if text.isdigit() else 1
+
+
+def _oversubscription(case: Case, variant: str) -> Suspicion | None:
+    threads, text = _threads(case, variant), _tag(case, variant, "usable_cores")
+    usable = float(text) if text else 0.0
+    if not usable or threads <= max(1.0, usable):
+        return None
+    whole = case.share_of_step(case.op_ms(variant), variant)
+    return Suspicion(
+        summary=f"{threads} threads on {usable:g} usable cores",
+        where=(Place(module="threads"),),
+        figure=count(threads / usable, "threads / usable cores"),
+        passes=(("lock", variant), ("native", variant)),
+        ms=case.op_ms(variant),
+        share=whole,
+    )
+
+
+_BARRIER = 0.15  # of samples: below this, spinning cannot be what is wrong
+
+
+def _parallel_overhead(case: Case, variant: str) -> Suspicion | None:
+    threads = _threads(case, variant)
+    table = case.native.get(variant) or case.native.get("failing")
+    if threads < 2 or table is None or _oversubscription(case, variant) is not None:
+        return None
+    spin = next((p.share.value or 0.0 for p in table.paths if p.path == "barrier"), 0.0)
+    if spin < _BARRIER:
+        return None
+    ms = case.op_ms(variant) * spin
+    return Suspicion(
+        summary=f"{100 * spin:.0f} % of samples spin at OpenMP barriers with {threads} threads",
+        where=(Place(module="threads"),),
+        figure=count(spin, "share of samples at barriers"),
+        passes=(("native", variant), ("lock", variant)),
+        ms=ms,
+        share=spin,
+    )
+
+
+def _invariant_checks(case: Case, variant: str) -> Suspicion | None:
+    rows = [r for r in case.rows(variant) if r["family"] == "validate"]
+    profile = case.profile.get(variant, {})
+    steps = max(1, int(profile.get("steps", 1)))
+    nested = [r for r in profile.get("rows", ()) if "_validate_" in str(r["op"])]
+    if not rows and not nested:
+        return None
+    ms = max(
+        total_ms(case, rows, variant), sum(float(r["total_ms"]) for r in nested if "_args" in str(r["op"])) / steps
+    )
+    calls = sum(case.calls(r, variant) for r in rows) or sum(int(r["calls"]) for r in nested) / steps
+    return Suspicion(
+        summary=f"sparse indices are validated {calls:.3g} times a step, {ms:.3g} ms",
+        where=places(rows) or (Place(module="check_sparse_tensor_invariants"),),
+        figure=count(calls, "validations a step"),
+        passes=(("census", variant), ("profile", variant)),
+        ms=ms,
+        share=case.share_of_step(ms, variant),
+    )
+
+
+def _host_bound(case: Case, variant: str) -> Suspicion | None:
+    profile = case.profile.get(variant)
+    if not profile or not profile.get("wall_ms"):
+        return None
+    wall, inside = float(profile["wall_ms"]), float(profile["in_ops_ms"])
+    # the profiler's own cost falls on op entry and exit; the plain step time bounds what the host can have spent
+    plain = float(profile.get("observer", {}).get("plain_ms") or wall)
+    host = max(0.0, min(wall, plain) - min(inside, plain))
+    share = host / plain if plain else 0.0
+    ops = sum(case.calls(r, variant) for r in case.rows(variant))
+    if share < 0.4:
+        return None
+    return Suspicion(
+        summary=f"{100 * share:.0f} % of the step passes outside any op: {ops:.0f} ops a step, Python and dispatch between them",
+        where=(),
+        figure=count(share, "share of the step outside ops"),
+        passes=(("profile", variant), ("census", variant)),
+        ms=host,
+        share=share,
+    )
+
+
 MECHANISMS = [
     Mechanism(
         id="scheduling.format-conversion", owner="RT", suspect=_format_conversion, intervention="cache-conversion",
@@ -38,5 +173,53 @@ MECHANISMS = [
         boundary="where the named weights are converted; results stay within rounding",
         rollback="restore the conversion in the step",
         closes="no conversion of constants in the step",
+    ),
+    Mechanism(
+        id="scheduling.backward-transpose", owner="KL", suspect=_backward_transpose, intervention="cache-conversion",
+        question="Is the transpose rebuilt on each backward?",
+        fix="keep the transposed operand beside the weight and rebuild it only when the pattern changes",
+        boundary="the backward of the named products; gradients stay within rounding",
+        rollback="restore the former backward",
+        closes="no conversion or sort under backward",
+    ),
+    Mechanism(
+        id="scheduling.row-imbalance", owner="KL", suspect=_row_imbalance, intervention="balance-rows",
+        question="Do the threads hold equal shares of the non-zeros?",
+        fix="permute the rows at load so that each thread's range holds as many non-zeros",
+        boundary="row order of the named weights and the un-permutation of their output",
+        rollback="restore the former row order",
+        closes="the largest static share is close to 1/T",
+    ),
+    Mechanism(
+        id="scheduling.thread-oversubscription", owner="PR", suspect=_oversubscription, intervention="right-threads", net=True,
+        question="Are there more threads than cores or quota?",
+        fix="set the thread count to the usable cores (OMP_NUM_THREADS, torch.set_num_threads)",
+        boundary="the launch environment",
+        rollback="restore the former thread count",
+        closes="threads are at most the usable cores",
+    ),
+    Mechanism(
+        id="scheduling.parallel-overhead", owner="RT", suspect=_parallel_overhead, intervention="one-thread", net=True,
+        question="Do parallel regions gain more than their barriers cost?",
+        fix="fewer threads for these ops, or larger batches of work per region",
+        boundary="the thread count of the process or of the named region",
+        rollback="restore the former thread count",
+        closes="the step is no faster on one thread",
+    ),
+    Mechanism(
+        id="scheduling.invariant-checks", owner="PR", suspect=_invariant_checks, intervention="skip-validation",
+        question="Are sparse indices validated in the hot loop?",
+        fix="validate once at load; turn check_sparse_tensor_invariants off in the step",
+        boundary="validation only; results are the same",
+        rollback="turn validation on again",
+        closes="no validation in the step",
+    ),
+    Mechanism(
+        id="scheduling.host-bound", owner="RT", suspect=_host_bound,
+        question="Do the kernels outweigh Python and dispatch?",
+        fix="fewer, larger calls: batch the requests, fuse small ops, or capture the step",
+        boundary="how the step is called; results are the same",
+        rollback="restore the former step",
+        closes="most of the step passes inside ops",
     ),
 ]  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sparsetui.diagnosis.case import Case
 from sparsetui.diagnosis.mechanism import Mechanism, Suspicion
-from sparsetui.evidence.records import Place
+from sparsetui.evidence.records import Number, Place
 
 
 def _quality_drift(case: Case, variant: str) -> Suspicion | None:
@@ -12,8 +12,8 @@ def _quality_drift(case: Case, variant: str) -> Suspicion | None:
     if variant != "failing" or gate is None or case.drift is None or case.drift.value is None:
         return None
     low = case.drift.ci[0] if case.drift.ci else case.drift.value
-    if low <= gate:
-        return None
+    if low <= gate or _dtype_alone(case) or _wrong_result(case, variant) or _non_finite(case, variant):
+        return None  # then the result is wrong, not merely less good
     metric = case.drift_metric or "outputs"
     clean = [t for t in case.trials.values() if t.intervention == "dense-twin" and t.valid]
     passes = [("quality", "failing"), ("outputs", "failing")]
@@ -29,6 +29,124 @@ def _quality_drift(case: Case, variant: str) -> Suspicion | None:
     )
 
 
+def _dtype_alone(case: Case) -> bool:
+    """The variants compute in different dtypes while each weight has the same zeros: the dtype moved the metric."""
+    if case.lock is None or not any(d.tag.startswith("dtype.") for d in case.lock.differs):
+        return False
+    theirs = {name: z for name, z, _ in case.weights("comparator")}
+    pairs = [(z, theirs[name]) for name, z, _ in case.weights("failing") if name in theirs]
+    return bool(pairs) and all(abs(a - b) < 0.005 for a, b in pairs)
+
+
+def _precision(case: Case, variant: str) -> Suspicion | None:
+    gate = case.declared.max_drift
+    if variant != "failing" or gate is None or case.drift is None or case.drift.value is None or case.lock is None:
+        return None
+    low = case.drift.ci[0] if case.drift.ci else case.drift.value
+    if low <= gate or not _dtype_alone(case):
+        return None
+    tags = "; ".join(
+        f"{d.tag} {d.failing} against {d.comparator}" for d in case.lock.differs if d.tag.startswith("dtype.")
+    )
+    return Suspicion(
+        summary=f"{case.drift_metric or 'outputs'} moved by {case.drift.value:.4g} at the same zeros: {tags}",
+        where=(Place(module=case.drift_metric or "outputs"),),
+        figure=case.drift,
+        passes=(("inventory", "failing"), ("outputs", "failing")),
+        broken=f"quality drift is over its gate of {gate:g}",
+    )
+
+
+def _wrong_result(case: Case, variant: str) -> Suspicion | None:
+    probe = case.extra.get(("truth", variant))
+    if not probe or not probe.get("wrong"):
+        return None
+    first = probe["wrong"][0]
+    return Suspicion(
+        summary=f"{first['op']} on {'/'.join(first['layouts'])} differs from its dense twin by {first['error']:.2g} "
+        f"(tolerance {first['tolerance']:g})",
+        where=tuple(Place(module=str(w["module"] or w["place"]), op=str(w["op"])) for w in probe["wrong"][:8]),
+        figure=Number(value=float(first["error"]), unit="relative error of the first wrong op"),
+        passes=(("truth", variant), ("inventory", variant)),
+        broken="a sparse op gives a wrong result",
+    )
+
+
+def _non_finite(case: Case, variant: str) -> Suspicion | None:
+    out = case.outputs.get(variant)
+    if not out or out.get("finite", True):
+        return None
+    first = (case.extra.get(("truth", variant)) or {}).get("nonfinite")
+    where = (Place(module=str(first["module"] or first["place"]), op=str(first["op"])),) if first else ()
+    return Suspicion(
+        summary="outputs are not finite"
+        + (f"; {first['op']} made the first NaN or Inf" if first else "")
+        + (" from finite inputs" if first and first["inputs_finite"] else ""),
+        where=where,
+        figure=Number(value=float(first["nan"]), unit="NaN in the first non-finite tensor") if first else None,
+        passes=(("outputs", variant), ("truth", variant)),
+        broken="the outputs hold NaN or Inf",
+    )
+
+
+def _nondeterminism(case: Case, variant: str) -> Suspicion | None:
+    mine, theirs = case.outputs.get("failing"), case.outputs.get("comparator")
+    if variant != "failing" or not mine or not theirs or mine.get("repeats", True) or not theirs.get("repeats", True):
+        return None
+    if _stateful(case):
+        return None
+    return Suspicion(
+        summary=f"the same input and seed give different bits (relative difference {mine['repeat_error']:.2g}); "
+        "the comparator repeats to the bit",
+        where=(Place(module="outputs"),),
+        figure=Number(
+            value=float(mine["repeat_error"]), unit="relative difference of repeats", n=int(mine.get("tries", 2))
+        ),
+        passes=(("outputs", "failing"), ("outputs", "comparator")),
+        broken="the failing variant does not repeat itself",
+    )
+
+
+def _stateful(case: Case) -> bool:
+    return any(c.get("mutated") for c in case.census.get("failing", {}).get("constants", ()))
+
+
+def _cold_start(case: Case, variant: str) -> Suspicion | None:
+    mine, theirs = case.settle.get("failing"), case.settle.get("comparator")
+    speed, c = case.declared.speedup, case.comparison
+    if variant != "failing" or not mine or not theirs or not speed or c is None or not c.ratio.value:
+        return None
+    cold = float(theirs["cold_ms"]) / float(mine["cold_ms"])
+    if not (cold >= speed and 1 / c.ratio.value < speed):
+        return None
+    return Suspicion(
+        summary=f"the declared speed-up of {speed:g} holds for the first call only ({cold:.3g} cold, {1 / c.ratio.value:.3g} warm)",
+        where=(Place(module="first call"),),
+        figure=Number(value=cold, unit="speed-up of the first call", n=1),
+        passes=(("settle", "failing"), ("settle", "comparator")),
+        broken="the claim was timed cold",
+    )
+
+
+def _tail_only(case: Case, variant: str) -> Suspicion | None:
+    t, c = case.tails, case.comparison
+    if variant != "failing" or t is None or c is None or not t.tail_slower or c.verdict == "slower":
+        return None
+    name = "p99" if t.ratios.get("p99") is not None and t.ratios["p99"].value is not None else "p95"
+    figure = t.ratios.get(name)
+    return Suspicion(
+        summary=f"p50 is fine, the tail is not: {t.reason}",
+        where=(Place(module=name),),
+        figure=figure,
+        passes=(("clock", ""), ("settle", "failing")),
+        broken="the tail got slower while the median did not",
+    )
+
+
+def _has_sparse(case: Case) -> bool:
+    return bool(case.sparse_tensors("failing")) or not all(o.get("finite", True) for o in case.outputs.values())
+
+
 MECHANISMS = [
     Mechanism(
         id="validation.quality-drift", owner="ML", suspect=_quality_drift,
@@ -37,5 +155,53 @@ MECHANISMS = [
         boundary="the weights; no runtime change",
         rollback="serve the comparator's weights",
         closes="the metric is within its gate",
+    ),
+    Mechanism(
+        id="validation.precision", owner="ML", suspect=_precision,
+        question="Did the dtype, not the sparsity, move the metric?",
+        fix="keep the sensitive weights in the comparator's dtype",
+        boundary="dtype of the named weights",
+        rollback="serve the comparator's dtype",
+        closes="the metric is within its gate at the same zeros",
+    ),
+    Mechanism(
+        id="validation.wrong-result", owner="KL", suspect=_wrong_result, needs=("truth",), wants=_has_sparse,
+        question="Does each sparse op equal its dense twin?",
+        fix="re-sort and coalesce the operand before the op, or use an op that keeps its invariants",
+        boundary="the named op; results become those of the dense twin",
+        rollback="use the dense op",
+        closes="every sparse op equals its dense twin within rounding",
+    ),
+    Mechanism(
+        id="validation.non-finite", owner="ML", suspect=_non_finite,
+        question="Which tensor is the first with NaN or Inf?",
+        fix="mend the first op that makes NaN or Inf; sparse and dense differ by 0 * inf",
+        boundary="the named op",
+        rollback="serve the comparator's weights",
+        closes="all activations are finite",
+    ),
+    Mechanism(
+        id="validation.nondeterminism", owner="KL", suspect=_nondeterminism,
+        question="Does the same input give the same bits?",
+        fix="use the deterministic path for the named op",
+        boundary="the named op; it may be slower",
+        rollback="restore the former op",
+        closes="repeats are equal to the bit",
+    ),
+    Mechanism(
+        id="validation.cold-start", owner="PR", suspect=_cold_start,
+        question="Was the claim timed cold, or the reverse?",
+        fix="warm up before serving, and restate the claim for the state it is served in",
+        boundary="the claim and the warm-up",
+        rollback="none is needed",
+        closes="the claim holds in steady state",
+    ),
+    Mechanism(
+        id="validation.tail-only", owner="PR", suspect=_tail_only,
+        question="Does the tail hold where the median does?",
+        fix="find what makes the slow steps slow before the average is tuned",
+        boundary="release gating",
+        rollback="serve the comparator",
+        closes="p99 is within the floor of the comparator's",
     ),
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""A COO operand becomes CSR (int32 indices, sparse side left), so that the vendor kernel runs instead of the generic loop."""
+"""A COO operand, or each matrix of a batched sparse one, becomes CSR (int32 indices, sparse side left), so that the vendor kernel runs instead of the generic loop."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from .products import Twin, rewrites
 
 
 def _make(w: torch.Tensor, side: int) -> Optional[Twin]:
+    if w.dim() == 3 and side == 0 and tensors.is_sparse(w):
+        dense = w.to_dense()
+        return Twin(w, batch=tuple(tensors.compressed(dense[i], "csr") for i in range(w.shape[0])))
     if w.dim() != 2 or tensors.layout(w) != "coo" or w.dense_dim() != 0:
         return None
     base = w if side == 0 else w.t()

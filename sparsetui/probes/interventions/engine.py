@@ -58,9 +58,9 @@ class Rewrites(Prepared):
             yield self
 
 
-class _Mode(TorchDispatchMode):
+class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, rewrites: Rewrites, active: bool) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._handler, self._active = rewrites.handler, active
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -19,10 +19,13 @@ aten = torch.ops.aten
 
 
 class Twin(NamedTuple):
-    """A replacement operand. ``transposed`` means that it stands for the right operand's transpose, on the left side."""
+    """A replacement operand. ``transposed`` means that it stands for the right operand's transpose, on the left side.
+    ``rows`` puts the rows of a permuted twin's product back in place; ``batch`` holds a batched operand's matrices."""
 
     matrix: torch.Tensor
     transposed: bool = False
+    rows: Optional[torch.Tensor] = None
+    batch: Tuple[torch.Tensor, ...] = ()
 
 
 # (operand, side, the dense operand on the other side) -> twin, or None where the mechanism is not present in this operand
@@ -116,16 +119,21 @@ class ProductRewrite:
 
     def run(self, call: Call, side: int, twin: Twin) -> torch.Tensor:
         m = twin.matrix
-        if call.left.dim() == 3:
+        if twin.batch:
+            out = torch.stack([torch.mm(one, call.right[i]) for i, one in enumerate(twin.batch)])
+        elif call.left.dim() == 3:
             left, right = (m, call.right) if side == 0 else (call.left, m)
             out = torch.bmm(left, right)
         elif call.right.dim() == 1 and side == 0:
             out = torch.mv(m, call.right)
+            out = out if twin.rows is None else out[twin.rows]
         elif twin.transposed:
-            out = torch.mm(m, call.left.t()).t()
+            out = torch.mm(m, call.left.t())
+            out = (out if twin.rows is None else out.index_select(0, twin.rows)).t()
             out = out.contiguous() if self.contiguous else out
         else:
             out = torch.mm(m, call.right) if side == 0 else torch.mm(call.left, m)
+            out = out if twin.rows is None else out.index_select(0, twin.rows)
         if call.alpha != 1:
             out = out * call.alpha
         if call.acc is not None and call.beta != 0:

@@ -1,0 +1,107 @@
+"""Truth checks: every op with a sparse operand against the same op on dense tensors, and the first non-finite tensor."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Dict, List, Optional
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from . import optable, tensors
+from .census import Owners
+from .context import Context
+from .outputs import TOLERANCE, relative_error
+from .step import seeded, stepper
+
+_MOST_OPS = 400
+
+
+class _Truth(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Re-runs ops that touch sparse tensors on dense copies, and looks at every floating output for NaN and Inf."""
+
+    def __init__(self, owners: Owners, deadline: float) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.owners, self.deadline = owners, deadline
+        self.checked = 0
+        self.wrong: List[Dict[str, Any]] = []
+        self.nonfinite: Optional[Dict[str, Any]] = None
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        ins = list(tensors.flatten((args, kwargs), 3))
+        sparse = any(tensors.is_sparse(t) for t in ins)
+        name = optable.base_name(func)
+        expected = self._expected(func, args, kwargs) if sparse and self._worth(name, func) else None
+        out = func(*args, **kwargs)
+        if expected is not None:
+            self._compare(name, out, expected, ins)
+        if self.nonfinite is None:
+            self._look(name, out, ins)
+        return out
+
+    def _worth(self, name: str, func: Any) -> bool:
+        fam = optable.family(name)
+        return (self.checked < _MOST_OPS and time.perf_counter() < self.deadline and not func._schema.is_mutable
+                and fam not in ("view", "alloc", "build", "validate") and not optable.is_random(name))  # fmt: skip
+
+    def _expected(self, func: Any, args: Any, kwargs: Any) -> Any:
+        try:
+            return func(*_dense(args), **_dense(kwargs))
+        except (RuntimeError, NotImplementedError, TypeError, ValueError):
+            return None  # the op has no dense form (an accessor of indices, say)
+
+    def _compare(self, name: str, out: Any, expected: Any, ins: List[torch.Tensor]) -> None:
+        if not (isinstance(out, torch.Tensor) and isinstance(expected, torch.Tensor)) or out.shape != expected.shape:
+            return
+        self.checked += 1
+        got = out.to_dense() if tensors.is_sparse(out) else out
+        if got.dtype != expected.dtype or not (got.is_floating_point() or got.is_complex()):
+            return
+        # 0 * inf is NaN in the dense product and absent in the sparse one: that is the non-finite input's doing
+        if any(not bool(torch.isfinite(tensors.values(t)).all()) for t in ins if t.is_floating_point()):
+            return
+        error = relative_error(expected, got)
+        tolerance = TOLERANCE.get(tensors.dtype(got), 1e-3)
+        if error > tolerance and len(self.wrong) < 20:
+            self.wrong.append({"op": name, "module": self.owners.current(), "place": self.owners.place(),
+                               "error": min(error, 1e300), "tolerance": tolerance,
+                               "layouts": [tensors.layout(t) for t in ins[:4]]})  # fmt: skip
+
+    def _look(self, name: str, out: Any, ins: List[torch.Tensor]) -> None:
+        for t in tensors.flatten(out, 3):
+            if t.is_floating_point() and t.layout == torch.strided and not bool(torch.isfinite(t).all()):
+                if optable.family(name) == "alloc":
+                    return  # fresh memory may hold anything; a mask of -inf is meant
+                clean = all(bool(torch.isfinite(tensors.values(i)).all()) for i in ins if i.is_floating_point())
+                self.nonfinite = {"op": name, "module": self.owners.current(), "place": self.owners.place(),
+                                  "inputs_finite": clean, "nan": int(torch.isnan(t).sum()), "numel": int(t.numel())}  # fmt: skip
+                return
+
+
+def _dense(obj: Any) -> Any:
+    if isinstance(obj, torch.Tensor):
+        return obj.to_dense() if tensors.is_sparse(obj) else obj
+    if isinstance(obj, (list, tuple)):
+        return type(obj)(_dense(o) for o in obj)
+    if isinstance(obj, dict):
+        return {k: _dense(v) for k, v in obj.items()}
+    return obj
+
+
+def truth(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:
+    """``wrong``: ops whose result differs from the dense one by more than the dtype's tolerance, first first;
+    ``nonfinite``: the first op that produced NaN or Inf, or None."""
+    run = stepper(ctx)
+    deadline = time.perf_counter() + float(args.get("seconds", 3.0))
+    with Owners(ctx.fn) as owners, run.mode(), seeded():
+        mode = _Truth(owners, deadline)
+        for i in range(min(2, len(ctx.inputs))):
+            with mode:
+                run(i)
+    text = "%d ops with sparse operands equal their dense twins" % mode.checked
+    if mode.wrong:
+        text = "%s differs from its dense twin by %.2g" % (mode.wrong[0]["op"], mode.wrong[0]["error"])
+    elif mode.nonfinite:
+        text = "%s is the first op with a non-finite result" % mode.nonfinite["op"]
+    return {"checked": mode.checked, "wrong": mode.wrong, "nonfinite": mode.nonfinite, "summary": text}
