@@ -34,6 +34,9 @@ END
 """
 
 
+STALL = "busy.call('stall', deadline_s=600, on_message=lambda m: print('stalled', flush=True))"
+
+
 def run_tool(end: str, scratch: Path) -> tuple[subprocess.Popen[str], list[int]]:
     tool = subprocess.Popen(
         [sys.executable, "-c", TOOL.replace("END", end), str(CASES), str(scratch)], stdout=subprocess.PIPE, text=True
@@ -41,11 +44,13 @@ def run_tool(end: str, scratch: Path) -> tuple[subprocess.Popen[str], list[int]]
     assert tool.stdout is not None
     pids = [int(p) for p in tool.stdout.readline().split()]
     assert len(pids) == 4
+    if end is STALL:
+        assert tool.stdout.readline() == "stalled\n"
     return tool, pids
 
 
 def test_kill_dash_nine_of_the_tool_leaves_no_process(tmp_path: Path, gone: Gone) -> None:
-    tool, pids = run_tool("busy.call('stall', deadline_s=600)", tmp_path)
+    tool, pids = run_tool(STALL, tmp_path)
     assert all(psutil.pid_exists(p) for p in pids)
     tool.send_signal(signal.SIGKILL)
     tool.wait()
@@ -53,7 +58,7 @@ def test_kill_dash_nine_of_the_tool_leaves_no_process(tmp_path: Path, gone: Gone
 
 
 def test_kill_dash_nine_of_tool_and_server_at_once_leaves_no_replica(tmp_path: Path, gone: Gone) -> None:
-    tool, pids = run_tool("busy.call('stall', deadline_s=600)", tmp_path)
+    tool, pids = run_tool(STALL, tmp_path)
     server, idle, busy, daemon = pids
     try:
         os.kill(server, signal.SIGSTOP)
