@@ -36,7 +36,9 @@ class Page:
 
 
 DRILLS = (
-    Page("wrong-orientation", "Pruned, and several times slower", "A canary answers in several times the release's time."),
+    Page(
+        "wrong-orientation", "Pruned, and several times slower", "A canary answers in several times the release's time."
+    ),
     Page("clean-pair", "A page without a cause", "A dashboard flagged the rollout. It is the same release twice."),
 )
 

@@ -26,7 +26,6 @@ from sparsetui.evidence.records import (
     Result,
     Unanswered,
     Verdict,
-    to_json,
     unavailable,
 )
 from sparsetui.flow import BY_ID, OWNERS, STAGES
@@ -305,6 +304,3 @@ def workload_file(folder: Path) -> Path:
         '[owners]\n"sparse kernel library owner" = "@kernels"\n'
     )
     return path
-
-
-

@@ -18,7 +18,9 @@ def test_pause_freezes_the_table_and_not_the_live_panel(desktop: Opener) -> None
             before = [r.key for r in ops.rows]
             assert before
             await d.press("p")
-            d.runner.writer.append("ops", {"rows": [OpRow("aten::new", "m", "dense", 1, d.app.desk.state.ops[0].self_ms_per_step)]})
+            d.runner.writer.append(
+                "ops", {"rows": [OpRow("aten::new", "m", "dense", 1, d.app.desk.state.ops[0].self_ms_per_step)]}
+            )
             await d.press("5", "r")
             assert [r.key for r in ops.rows] == before
             assert "5.34×" in d.app.sheet.query_one("#live").text()
