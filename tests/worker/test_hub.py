@@ -25,9 +25,16 @@ def test_settle_waits_for_what_was_already_written() -> None:
     hub._do(occupy)
     assert entered.wait(5)
     os.write(write, b"late")
-    threading.Timer(0.1, leave.set).start()
+    much_later = threading.Event()
+
+    def let_go() -> None:
+        hub._do(lambda: much_later.wait(5) and None)  # keeps it from reading by itself once we have settled
+        leave.set()
+
+    threading.Timer(0.1, let_go).start()
     hub.settle([watch], timeout=5)
     assert heard == b"late"
+    much_later.set()
     os.close(write)
     assert ended.wait(5)
     assert not watch.open
