@@ -11,7 +11,7 @@ class Context:
     ``spec`` is the variant as the tool sent it: ``entry``, ``folder``, ``inputs``, ``threads``, ``role`` (``failing``
     or ``comparator``) and optionally ``derive``. ``inputs`` is a list of argument tuples. ``emit`` sends a dict as a
     progress message. ``scratch`` is an existing folder for bulk ``.npy`` files. ``state`` is the probes' own between
-    verbs.
+    verbs; ``build`` puts ``state["resolve"]`` there, which turns another entry of the workload into its callable.
     """
 
     def __init__(self, spec: Dict[str, Any], scratch: str, emit: Callable[[Dict[str, Any]], None]) -> None:
