@@ -197,6 +197,8 @@ def _sparsity(out: dict[str, Fact], metrics: Mapping[str, Any], spec: Any) -> No
     out["declared.speedup"], out["declared.sparsity"] = claim, zeros
     for key in ("layout", "pattern"):
         word = _dig(spec, "declared", key)
+        if isinstance(word, (list, tuple)):
+            word = ":".join(str(x) for x in word)  # n:m as two numbers
         out[f"declared.{key}"] = word if isinstance(word, str) and word else None
     if claim is not None and speedup.value is not None:
         out["speedup_kept"] = (speedup.ci[1] if speedup.ci else speedup.value) >= claim
@@ -217,7 +219,7 @@ def _quality(out: dict[str, Fact], metrics: Mapping[str, Any], spec: Any) -> Non
 
 def _lock(out: dict[str, Fact], state: SessionState) -> None:
     lock = state.lock or (state.result.lock if state.result else None)
-    if lock is None:
+    if lock is None or not (lock.tags or lock.differs):  # never taken: neither match nor mismatch
         return
     out["lock.match"] = lock.match
     out["lock.undeclared"] = sum(1 for d in lock.differs if not d.declared)

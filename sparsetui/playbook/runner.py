@@ -95,8 +95,19 @@ def decide(step: Step, facts: Mapping[str, Fact]) -> tuple[Target, str]:
     if unknown:
         names = ", ".join(dict.fromkeys(unknown))
         return step.unknown or step.otherwise, f"not measured: {names}"
-    told = "; ".join(describe(b.when, facts) for b in step.branches)
-    return step.otherwise, f"none held ({told})" if told else "nothing to decide"
+    return step.otherwise, _none_held(step, facts)
+
+
+def _none_held(step: Step, facts: Mapping[str, Fact]) -> str:
+    """Why no branch was taken. That a mechanism is not material is only counted: it has nothing more to show."""
+    measured = [b.when for b in step.branches if not b.when.fact.startswith("mechanism.")]
+    cleared = len(step.branches) - len(measured)
+    told = [describe(c, facts) for c in measured]
+    if cleared:
+        told.append(
+            "the mechanism asked for is not material" if cleared == 1 else f"none of {cleared} mechanisms is material"
+        )
+    return "; ".join(told) or "nothing to decide"
 
 
 def holds(c: Condition, facts: Mapping[str, Fact]) -> bool | None:
@@ -148,18 +159,15 @@ def describe(c: Condition, facts: Mapping[str, Fact]) -> str:
     if c.combine:
         word = " and " if c.combine == "all" else " or "
         return word.join(f"({describe(p, facts)})" if p.combine else describe(p, facts) for p in c.parts)
-    seen = _shown(facts.get(c.fact))
+    seen = f"{c.fact} = {_shown(facts.get(c.fact))}"
     if c.op in ("known", "unknown"):
-        return f"{c.fact} = {seen}"
+        return seen
+    word = ", not " if holds(c, facts) is False else " "
     if isinstance(c.value, FactRef):
-        return f"{c.fact} = {seen} {c.op} {c.value.fact} = {_shown(facts.get(c.value.fact))}"
+        return f"{seen}{word}{c.op} {c.value.fact} = {_shown(facts.get(c.value.fact))}"
     if isinstance(c.value, tuple):
-        return f"{c.fact} = {seen} in {', '.join(_shown(v) for v in c.value)}"
-    return (
-        f"{c.fact} = {seen}"
-        if c.op == "==" and facts.get(c.fact) == c.value
-        else f"{c.fact} = {seen} {c.op} {_shown(c.value)}"
-    )
+        return f"{seen}{word}in {', '.join(_shown(v) for v in c.value)}"
+    return seen if c.op == "==" and word == " " else f"{seen}{word}{c.op} {_shown(c.value)}"
 
 
 def _shown(value: Any) -> str:

@@ -39,7 +39,8 @@ class Facts:
     def lock(self) -> Lock | None:
         if self.state.lock is not None:
             return self.state.lock
-        return self.result.lock if self.result else None
+        kept = self.result.lock if self.result else None
+        return kept if kept is not None and (kept.tags or kept.differs) else None  # an empty one was never taken
 
     @property
     def open_gates(self) -> tuple[Gate, ...]:

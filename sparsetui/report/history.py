@@ -13,7 +13,7 @@ from sparsetui.report.numbers import as_number
 # events that carry the story; the rest (captured output, op tables …) is only counted
 TOLD = frozenset(
     {"session", "phase", "evidence", "finding", "result", "owner", "waiver", "signoff", "artifact", "note", "fault"}
-    | {"interrupted", "closed", "section", "playbook", "gate", "lock", "unanswered"}
+    | {"interrupted", "closed", "section", "playbook", "lock", "unanswered"}
 )
 MAX_TIMELINE = 150
 MAX_REASONS = 40
@@ -42,7 +42,7 @@ def playbook_section(f: Facts) -> list[Block]:
 
 def timeline_section(f: Facts) -> list[Block]:
     blocks: list[Block] = [Heading("Timeline")]
-    told = [(t, k, line) for t, k, line in f.state.timeline if k in TOLD]
+    told = _told(f.state.timeline)
     rows: list[tuple[Cell, ...]] = list(told)
     if len(told) > MAX_TIMELINE:
         half = MAX_TIMELINE // 2
@@ -59,17 +59,37 @@ def timeline_section(f: Facts) -> list[Block]:
     return blocks
 
 
+def _told(timeline: tuple[tuple[str, str, str], ...]) -> list[tuple[str, str, str]]:
+    """The entries that carry the story. That a phase started is only told where its end is missing."""
+    ended: set[str] = set()
+    out: list[tuple[str, str, str]] = []
+    for when, kind, line in reversed(timeline):
+        name, _, state = line.rpartition(" ")
+        if kind == "phase" and state == "started" and name in ended:
+            ended.discard(name)
+            continue
+        if kind == "phase":
+            ended.add(name)
+        if kind in TOLD:
+            out.append((when, kind, line))
+    return out[::-1]
+
+
 def unanswered_section(f: Facts) -> list[Block]:
     blocks: list[Block] = [Heading("What could not be answered")]
     questions = f.state.unanswered or (f.result.cannot_answer if f.result else ())
     seen = dict.fromkeys((u.question, u.why, u.settle) for u in questions)
     blocks.append(Table(("question", "why", "what would settle it"), tuple(seen)))
     native = f.state.native or (f.result.native if f.result else None)
-    missing: list[tuple[Cell, ...]] = [(m.what, m.why) for m in (native.unavailable if native else ())]
+    missing: list[tuple[str, str]] = [(m.what, m.why) for m in (native.unavailable if native else ())]
     missing += [(name, reason) for name, reason in _unavailable("", f.metrics)][:MAX_REASONS]
     missing += [(f"{e.id} {e.probe}", e.summary) for e in f.evidence.values() if e.quality == "unavailable"]
     missing += [(str(x.get("what", "")), str(x.get("why", ""))) for x in f.state.faults]
-    blocks.append(Table(("not seen", "why"), tuple(dict.fromkeys(missing))))
+    by_reason: dict[str, list[str]] = {}
+    for what, why in missing:
+        by_reason.setdefault(why, []).append(what)
+    rows = tuple(("; ".join(dict.fromkeys(names)), why) for why, names in by_reason.items())
+    blocks.append(Table(("not seen", "why"), rows))
     if not seen and not missing:
         blocks.append(Para("Nothing that was asked."))
     return blocks

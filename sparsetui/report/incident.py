@@ -20,6 +20,7 @@ CONFIDENCE = {
     "supported": "supported (two independent passes agree)",
     "suspected": "suspected (one pass; not proved)",
 }
+SHARES = ("", "share", "zero fraction")  # units of figures that read well as a percentage
 QUANTILES = ("p50", "p95", "p99")
 
 # metrics of the contract beyond latency: key, words, shown as a percentage
@@ -78,11 +79,13 @@ def incident_section(f: Facts) -> list[Block]:
         ("tool", s.tool),
         ("workload", s.workload),
         ("workload file", (str(spec.get("path", "")), *_hash(spec.get("sha256")))),
-        ("meant to differ", _words(_dig(inner, "workload", "change"))),
-        ("failing entry", Code(_words(_dig(inner, "failing", "entry")))),
-        ("comparator entry", Code(_words(_dig(inner, "comparator", "entry")))),
-        ("declared", _pairs(_dig(inner, "declared"))),
+        ("meant to differ", _words(_dig(inner, "change"))),
+        ("failing", _variant(inner, "failing")),
+        ("comparator", _variant(inner, "comparator")),
+        ("files run", _words(spec.get("files"))),
+        ("declared", _pairs(_declared(inner))),
         ("SLA", _pairs(_dig(inner, "sla"))),
+        ("quality gate", _pairs({"max_drift": _dig(inner, "quality", "max_drift")})),
     ]
     if s.interrupted is not None:
         rows.append(("interrupted", s.interrupted or "yes"))
@@ -91,6 +94,30 @@ def incident_section(f: Facts) -> list[Block]:
     blocks.extend(_latency(f.metrics))
     blocks.append(Table(("metric", "figure"), tuple(_metric_rows(f.metrics))))
     return blocks
+
+
+def _variant(spec: Any, which: str) -> str:
+    """The entry that builds a variant, with what it runs under where that was given."""
+    variant = _dig(spec, which)
+    entry = _dig(variant, "entry", "text") or _dig(variant, "entry")
+    if not isinstance(entry, str):
+        return ""
+    extra = {k: _dig(variant, k) for k in ("python", "threads")}
+    env = _dig(variant, "env")
+    if isinstance(env, Mapping) and env:
+        extra["env"] = ", ".join(f"{k}={v}" for k, v in env.items())
+    if _dig(variant, "derived"):
+        entry = f"{entry} (derived: not given by the workload)"
+    given = _pairs(extra)
+    return f"{entry}; {given}" if given else entry
+
+
+def _declared(spec: Any) -> dict[str, Any]:
+    declared = dict(_dig(spec, "declared") or {})
+    pattern = declared.get("pattern")
+    if isinstance(pattern, (list, tuple)):
+        declared["pattern"] = ":".join(str(x) for x in pattern)
+    return declared
 
 
 def _hash(sha: Any) -> tuple[Inline, ...]:
@@ -131,7 +158,7 @@ def _flat(words: str, raw: Any, percent: bool, depth: int = 0) -> list[tuple[Cel
     """A metric kept by variant, pass or part becomes one row each."""
     if isinstance(raw, Number) or (isinstance(raw, Mapping) and ("value" in raw or "quality" in raw)):
         number = as_number(raw)
-        unitless = number.unit in ("", "share", "%")
+        unitless = number.unit in SHARES
         text = figure(number, percent=percent and unitless, unit="×" if words == "real speed-up" else None)
         rows: list[tuple[Cell, ...]] = [(words, f"{text} — {number.reason}" if _remarked(number) else text)]
         if isinstance(raw, Mapping) and depth < 3:  # figures beside it: the comparator's, the same by time, …
@@ -209,7 +236,7 @@ def _native(f: Facts) -> list[Block]:
         (
             p.path,
             figure(p.share, percent=True),
-            ", ".join(p.symbols[:3]),
+            ", ".join(s[:90] for s in p.symbols[:3]),
             ", ".join(p.callers[:2]),
             str(p.threads or ""),
         )

@@ -65,9 +65,9 @@ def figure(
 
 def _writer(values: list[float], percent: bool) -> Callable[[float], str]:
     """How to write a value and its bounds: with the same decimals, those of the value (of the bounds if it is 0)."""
-    if len(values) == 1 and not percent:
-        return brief
     sizes = [abs(v) for v in values if math.isfinite(v) and v != 0]
+    if (len(values) == 1 and not percent) or not sizes:
+        return brief
     size = sizes[0] if sizes else 0.0
     if size and (size < 1e-3 or size >= 1e9):
         return brief

@@ -65,7 +65,9 @@ def validation_section(f: Facts) -> list[Block]:
         claim = _limit(spec, "declared", key)
         if claim is not None:
             got = metric(f.metrics, name)
-            rows.append((f"declared {words}", figure(got), "", f"at least {claim:g}", _held(got, claim, least=True)))
+            share = key == "sparsity"
+            text, least = figure(got, percent=share), f"at least {claim:.0%}" if share else f"at least {claim:g}×"
+            rows.append((f"declared {words}", text, "", least, _held(got, claim, least=True)))
     rows.extend((f"gate: {g.gate}", "", "", g.why, g.state) for g in f.gates if g.gate in VALIDATING)
     return [Heading("Validation matrix"), Table(("check", "failing", "comparator", "limit", "outcome"), tuple(rows))]
 

@@ -118,6 +118,11 @@ def test_a_conclusion_clears_what_has_no_finding_unless_it_cannot_answer() -> No
     assert concluded("cannot_answer") is None
 
 
+def test_a_lock_that_was_never_taken_says_nothing() -> None:
+    result = Result(session="s", verdict=Verdict(status="cannot_answer", summary=""), lock=Lock(match=False))
+    assert flatten(SessionState(result=result))["lock.match"] is None
+
+
 def test_lock_native_ops_and_sections() -> None:
     state = SessionState(
         lock=Lock(

@@ -54,6 +54,11 @@ def test_an_unknown_fact_takes_its_own_branch_and_says_what_would_settle_it() ->
     assert trail.trail[0].found == "not measured: latency_ratio.p50"
 
 
+def test_what_did_not_hold_is_told_with_its_figure() -> None:
+    trail = walk(parse(BOOK), {"latency_ratio.p50": 1.0, "sla.p50_ms": 1.1})
+    assert trail.trail[0].found == "latency_ratio.p50 = 1, not > sla.p50_ms = 1.1"
+
+
 def test_without_an_unknown_branch_otherwise_is_taken() -> None:
     trail = walk(parse(BOOK), {"latency_ratio.p50": 5.0, "sla.p50_ms": 1.0})
     assert trail.end.say == "unseen"

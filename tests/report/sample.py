@@ -65,8 +65,10 @@ def events(t: Callable[[str], str] = same) -> list[Event]:
         ("workload", {
             "path": t("/home/alice/ranker/workload.toml"), "sha256": SHA,
             "spec": {
-                "workload": {"name": t("ranker"), "change": ["weights"]}, "failing": {"entry": t("serving.py:build")},
-                "comparator": {"entry": "serving.py:release"}, "declared": {"sparsity": 0.9, "speedup": 1.5},
+                "name": t("ranker"), "change": ["weights"],
+                "failing": {"entry": {"text": t("serving.py:build")}, "threads": 2, "env": {"A": t("1")}},
+                "comparator": {"entry": {"text": "serving.py:release"}, "derived": True},
+                "declared": {"sparsity": 0.9, "speedup": 1.5, "pattern": [2, 4]},
                 "sla": {"p50_ms": 5, "p99_ms": 4}, "quality": {"max_drift": 0.01},
             },
         }),

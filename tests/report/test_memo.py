@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparsetui.evidence.records import Evidence, Result, Verdict
+from sparsetui.evidence.records import Evidence, Lock, Result, Verdict
 from sparsetui.flow import CLOSURE_ARTIFACTS
 from sparsetui.report.memo import render
 from sparsetui.session.closure import TITLES
@@ -226,6 +226,22 @@ def test_a_long_session_is_cut_and_says_so(sample: ModuleType) -> None:
     assert "entry 0 |" in text
     assert "entry 4999 |" in text
     assert "4850 entries are in the session only" in text
+
+
+def test_a_phase_that_never_ended_is_told(sample: ModuleType) -> None:
+    timeline = (("t0", "phase", "census started"), ("t1", "phase", "census done"), ("t2", "phase", "clock started"))
+    text = render(msgspec.structs.replace(sample.state(), timeline=timeline))
+    assert "census started" not in text
+    assert "| t2 | phase | clock started |" in text
+
+
+def test_a_lock_that_was_never_taken_is_no_mismatch(sample: ModuleType) -> None:
+    state = sample.state()
+    assert state.result is not None
+    result = msgspec.structs.replace(state.result, lock=Lock(match=False))
+    text = render(msgspec.structs.replace(state, lock=None, result=result))
+    assert "Not recorded: under which tags" in text
+    assert "No match." not in text
 
 
 def test_figures_beyond_three_are_counted(sample: ModuleType) -> None:
