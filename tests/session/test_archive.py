@@ -199,6 +199,7 @@ DAMAGED = {
     "empty ledger": (_alter("ledger.jsonl", lambda d: b""), "missing at the end"),
     "altered artifact": (_alter("artifacts/", lambda d: gzip.compress(b"{}", mtime=0)), "sha256 of its name"),
     "torn artifact": (_alter("artifacts/", lambda d: d[:-9]), "cut short"),
+    "artifact with more after its end": (_alter("artifacts/", lambda d: d + b"x"), "1 bytes after its end"),
     "artifact that is no gzip": (_alter("artifacts/", lambda d: b"{}"), "not readable gzip"),
     "missing artifact": (_drop("artifacts/"), "missing"),
     "header of another schema": (
@@ -254,6 +255,21 @@ def test_a_bomb_by_total_is_refused(elsewhere: Store, tmp_path: Path, monkeypatc
     monkeypatch.setattr(archive, "MAX_TOTAL", (8 << 20) + 512)
     with pytest.raises((RefusedError, DamagedError), match=r"more than the|cut short"):
         elsewhere.import_(_bomb(tmp_path, 8 << 20))
+    _nothing_left(elsewhere)
+
+
+def test_many_members_count_together(
+    elsewhere: Store, session: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noise = os.urandom(300_000)
+
+    def change(members: Members) -> None:
+        for _ in range(6):
+            _add(f"TOP/artifacts/00/{'00' * 30}{len(members):04d}.json.gz", noise)(members)
+
+    monkeypatch.setattr(archive, "MAX_TOTAL", 1 << 20)
+    with pytest.raises(RefusedError, match="unpacks to more than the 1048576 bytes"):
+        elsewhere.import_(_packed(session, tmp_path / "x.tar.gz", change))
     _nothing_left(elsewhere)
 
 

@@ -204,6 +204,50 @@ def test_a_torn_tail_is_cut_off_and_recorded(store: Store) -> None:
     assert (report.ok, report.torn_bytes, report.whole) == (True, 0, 3)
 
 
+def test_a_torn_tail_without_a_head_may_have_been_promised(store: Store) -> None:
+    with store.create("x") as w:
+        w.append("note", {"text": "kept"})
+    (w.path / HEAD).unlink()
+    with (w.path / LEDGER).open("ab") as f:
+        f.write(b'{"seq":2')
+    report = store.verify(w.id)
+    assert not report.ok
+    assert "cannot be told" in report.problems[0]
+    assert "ledger.head is missing" in report.notes[0]
+
+
+def test_what_a_killed_writer_left_half_written_is_swept(store: Store) -> None:
+    with store.create("x") as w:
+        w.evidence("kernel", "census", {"a": 1})
+    left = next((w.path / "artifacts").iterdir()) / ".tmp-0123456789ab"
+    left.write_bytes(b"half")
+    assert store.verify(w.id).ok
+    store.writer(w.id).close()
+    assert not left.exists()
+
+
+def test_a_second_person_follows_another_process_live(store: Store, python: object) -> None:
+    with store.create("x") as w:
+        pass
+    script = """
+import sys
+from pathlib import Path
+from sparsetui.session.store import Store
+with Store(Path(sys.argv[1])).writer(sys.argv[2]) as w:
+    for i in range(40):
+        w.append("note", {"text": str(i)})
+"""
+    reader = Store(store.root, readonly=True).open(w.id)
+    process = python(script, store.root, w.id)  # type: ignore[operator]
+    seen: list[str] = []
+    while process.poll() is None:
+        seen += [e.body["text"] for e in reader.follow()]
+    seen += [e.body["text"] for e in reader.follow()]
+    assert seen == [str(i) for i in range(40)]
+    assert reader.damage == ()
+    assert reader.state() == store.open(w.id).state()
+
+
 def test_a_damaged_session_is_resumed_and_its_damage_recorded_once(store: Store) -> None:
     with store.create("x") as w:
         for i in range(5):
