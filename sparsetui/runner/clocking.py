@@ -8,11 +8,16 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from sparsetui.diagnosis import metrics as headline
 from sparsetui.diagnosis.stats import Block, Comparison, Round, compare, needs_more
 from sparsetui.runner.journal import Journal
+from sparsetui.worker.faults import WorkerFault
 from sparsetui.worker.handle import Replica
+
+if TYPE_CHECKING:
+    from sparsetui.runner.lab import Lab
 
 _BLOCK_MS = 50.0  # a block is at least this long, so that a scheduling hiccup is a small part of it
 _LEAST, _MOST = 3, 400  # steps a block
@@ -26,12 +31,17 @@ class Clock:
     """The rounds of an investigation so far, and what they come to."""
 
     rounds: list[Round] = field(default_factory=list)
-    names: list[str] = field(default_factory=list)
     conditions: list[dict[str, Any]] = field(default_factory=list)
     planned: int | None = None
 
-    def comparison(self, threshold: float = 0.02) -> Comparison:
-        return compare(self.rounds, planned=self.planned, threshold=threshold)
+    _compared: tuple[Any, Comparison] | None = None
+
+    def comparison(self, threshold: float) -> Comparison:
+        """The rounds so far against each other; computed once a round."""
+        at = (len(self.rounds), self.planned, threshold)
+        if self._compared is None or self._compared[0] != at:
+            self._compared = (at, compare(self.rounds, planned=self.planned, threshold=threshold))
+        return self._compared[1]
 
     def enough(self, threshold: float) -> bool:
         return len(self.rounds) >= LEAST_ROUNDS and not needs_more(self.comparison(threshold), threshold)
@@ -92,12 +102,61 @@ class Stopwatch:
     def __init__(self) -> None:
         self.n, self.total, self._t = 0, 0.0, time.monotonic()
 
-    def start(self) -> None:
-        self._t = time.monotonic()
-
     def lap(self) -> float:
         now = time.monotonic()
         self.total += now - self._t
         self.n += 1
         self._t = now
         return self.total / self.n
+
+
+def take_clock(lab: Lab, until: float) -> None:
+    """Rounds until the pair is decided, or until ``until`` seconds of budget are left."""
+    from sparsetui.runner.lab import THRESHOLD
+
+    lab.settle()
+    if lab.faults or not lab.ready():
+        return
+    clock, watch = lab.clock, Stopwatch()
+    with lab.journal.phase("execution", "clock", "interleaved latency of fresh process pairs"):
+        while not lab.faults:
+            lab.check_cancelled()
+            _one_round(lab)
+            mean = watch.lap()
+            clock.planned = planned_rounds(len(clock.rounds), mean, lab.left - until)
+            c = clock.comparison(THRESHOLD)
+            left = max(0, clock.planned - len(clock.rounds))
+            lab.journal.live(ratio=c.ratio, floor=c.floor, progress=1 - left / clock.planned, eta_s=mean * left)
+            if clock.enough(THRESHOLD) or lab.left - mean < until:
+                break
+    _keep(lab)
+
+
+def _one_round(lab: Lab) -> None:
+    """The first round reuses the first pair, which is built and warm; every later one has a fresh pair."""
+    number = len(lab.clock.rounds)
+    try:
+        pair = lab.first
+        if number:
+            pair, _ = lab.gear.pair(lab.deadline())
+            settle(pair, min(1.0, lab.budget_s / 30), lab.deadline(), lab.cancel)
+        steps = {v: steps_for(lab.step_ms(v), lab.payloads[("build", v)]["inputs"]) for v in pair}
+        taken, conditions = take_round(pair, number, steps, lab.deadline, lab.cancel, lab.journal)
+        lab.clock.rounds.append(taken)
+        lab.clock.conditions += conditions
+        if number:
+            for r in pair.values():
+                lab.gear.end(r)
+    except WorkerFault as e:
+        lab.fault(e)
+
+
+def _keep(lab: Lab) -> None:
+    """Rounds, host conditions and the comparison go to the session."""
+    c = lab.comparison
+    if c is None:
+        return
+    payload = {"rounds": lab.clock.rounds, "conditions": lab.clock.conditions, "comparison": c}
+    lab.journal.evidence("execution", "clock", payload, summary=f"{c.rounds} rounds of process pairs: {c.reason}",
+                         figures={"ratio": c.ratio, "floor": c.floor})  # fmt: skip
+    lab.journal.append("metrics", headline.metrics(lab.case(), lab.latency()))

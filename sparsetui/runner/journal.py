@@ -28,23 +28,23 @@ class Journal:
         self._mutex = threading.RLock()
         self._sent = 0.0
         self._start: float | None = None
-        self._spent_before = 0.0
+        self._spent = 0.0
         self._latency: dict[str, list[float]] = {}
         self.by_phase: dict[str, float] = {}
 
     # -- the budget ----------------------------------------------------------------------------------------------
 
     def start_clock(self) -> None:
-        if self._start is None:
-            self._start = time.monotonic()
+        """A run begins, with the whole budget before it."""
+        self._start, self._spent = time.monotonic(), 0.0
 
     def stop_clock(self) -> None:
-        self._spent_before, self._start = self.spent, None
+        self._spent, self._start = self.spent, None
 
     @property
     def spent(self) -> float:
-        """Seconds of live profiling so far."""
-        return self._spent_before + (time.monotonic() - self._start if self._start is not None else 0.0)
+        """Seconds of live profiling in this run, or in the last one."""
+        return time.monotonic() - self._start if self._start is not None else self._spent
 
     # -- the ledger ----------------------------------------------------------------------------------------------
 

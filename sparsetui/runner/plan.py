@@ -9,48 +9,55 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sparsetui.diagnosis.verdict import Suspect, suspects
+from sparsetui.runner import clocking, trials
 
 if TYPE_CHECKING:
-    from sparsetui.runner.investigation import Investigation
+    from sparsetui.runner.lab import Lab
 
 _CLOCK_SHARE = 0.45  # of what is left after the passes, while there are suspects to try
-_TRIAL_S = 1.2  # the least that an intervention needs, before steps are slow
+_NATIVE_FROM = 0.55  # of the budget that must still be left for the native pass to run before the clock
+_TRIAL_S = 0.8  # the least that an intervention needs, before steps are slow
 _CLOSE_S = 0.5  # to fold, judge and write
 
 
-def run_plan(run: Investigation) -> None:
-    """All passes, then the clock, then interventions in stage order, then the clock again for what is left."""
-    if not run.ready():
+def run_plan(lab: Lab) -> None:
+    """What decides by itself, then the clock, then interventions in stage order, then whatever the budget still allows."""
+    if not lab.ready():
         return
-    for name in ("inventory", "lock", "outputs", "quality", "census", "profile", "native"):
-        if not run.faults:
-            run.check_cancelled()
-            run.run_pass(name)
-    if run.faults:
+    for name in ("inventory", "lock", "census", "profile", "outputs", "quality"):
+        lab.check_cancelled()
+        lab.run_pass(name)
+        if lab.faults:
+            lab.extra_probes(late=False)
+            return
+    lab.extra_probes(late=False)
+    if lab.left > _NATIVE_FROM * lab.budget_s:
+        lab.run_pass("native")
+    waiting = [s for s in suspects(lab.case()) if s.intervention]
+    reserve = min(lab.left * (1 - _CLOCK_SHARE), sum(_cost(lab, s) for s in waiting))
+    clocking.take_clock(lab, until=reserve + _CLOSE_S)
+    if lab.faults:
         return
-    run.extra_probes()
-    waiting = _worth_trying(run)
-    reserve = min(run.left * (1 - _CLOCK_SHARE), sum(_cost(run, s) for s in waiting))
-    run.take_clock(until=reserve + _CLOSE_S)
-    if run.faults:
-        return
-    gap_open = run.open_gap
+    _interventions(lab, waiting)
+    if lab.open_gap == "undecided" and lab.left > 0.1 * lab.budget_s:
+        clocking.take_clock(lab, until=0.05 * lab.budget_s)
+    if lab.left > 0.2 * lab.budget_s:
+        lab.run_pass("native")
+    lab.extra_probes(late=True)
+
+
+def _interventions(lab: Lab, waiting: list[Suspect]) -> None:
+    nothing_to_explain = lab.open_gap == "none"
     for i, s in enumerate(waiting):
-        share = max(0.5, (run.left - _CLOSE_S) / (len(waiting) - i))
-        if gap_open == "none" and not s.failing.broken:
-            continue  # nothing to explain: an intervention would prove what does not matter
-        if run.left < 0.5 and i > 0:
-            break
-        run.try_out(s, seconds=min(share, 3 * _cost(run, s)))
-    if run.open_gap == "undecided" and run.left > 2.0:
-        run.take_clock(until=_CLOSE_S)
+        if nothing_to_explain and not s.failing.broken:
+            continue  # an intervention would prove what does not matter
+        if lab.left < _CLOSE_S and i > 0:
+            return
+        share = max(0.5, (lab.left - _CLOSE_S) / (len(waiting) - i))
+        trials.try_out(lab, s, seconds=min(share, 2.5 * _cost(lab, s)))
 
 
-def _worth_trying(run: Investigation) -> list[Suspect]:
-    return [s for s in suspects(run.case()) if s.intervention]
-
-
-def _cost(run: Investigation, s: Suspect) -> float:
+def _cost(lab: Lab, s: Suspect) -> float:
     """Seconds that a trial of this suspect takes: the check, the twins, and a handful of cycles of six blocks."""
     both = ("failing", "comparator") if s.shared else ("failing",)
-    return sum(_TRIAL_S + 4 * 6 * 4 * run.step_ms(v) / 1e3 for v in both)
+    return sum(_TRIAL_S + 4 * 6 * 4 * lab.step_ms(v) / 1e3 for v in both)

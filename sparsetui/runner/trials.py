@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from sparsetui.diagnosis.case import Trial
 from sparsetui.diagnosis.stats import ArmRound, Block
+from sparsetui.diagnosis.verdict import Suspect, suspects
+from sparsetui.evidence.records import Number
 from sparsetui.runner.journal import Journal
+from sparsetui.worker.faults import WorkerFault
 from sparsetui.worker.handle import Replica
+
+if TYPE_CHECKING:
+    from sparsetui.runner.lab import Lab
 
 _BLOCK_MS = 40.0
 _LEAST, _MOST = 2, 200
@@ -40,3 +48,88 @@ def take_cycle(
         arms[arm].append(Block(names[arm], label, at, block["times_ms"], block["conditions"]))
         journal.latency(("off", "control", "without")[arm], sorted(block["times_ms"])[len(block["times_ms"]) // 2])
     return ArmRound(off=arms[0], control=arms[1], intervened=arms[2])
+
+
+def take_interventions(lab: Lab) -> None:
+    """Every suspect's intervention, in stage order."""
+    found = [s for s in suspects(lab.case()) if s.intervention]
+    for i, s in enumerate(found):
+        try_out(lab, s, seconds=max(1.0, (lab.left - 1.0) / (len(found) - i)))
+
+
+def try_out(lab: Lab, s: Suspect, seconds: float) -> None:
+    """Check and time the suspect's intervention on the failing variant, and on the comparator where it is there too."""
+    name = s.intervention
+    if name is None:
+        return
+    if name == "relock":
+        from sparsetui.runner.relock import relock
+
+        relock(lab, seconds)
+        return
+    variants = ["failing", "comparator"] if s.shared else ["failing"]
+    with lab.journal.phase(s.mechanism.stage, f"intervention {name}", f"{s.mechanism.id} switched off live"):
+        for v in variants:
+            if (name, v) not in lab.trials or not lab.trials[(name, v)].valid:
+                _try_one(lab, name, v, seconds / len(variants), s)
+
+
+def _try_one(lab: Lab, name: str, variant: str, seconds: float, s: Suspect) -> None:
+    if not lab.ready():
+        return
+    replica, key = lab.first[variant], (name, variant)
+    arms = lab.arms.setdefault(key, [])
+    check: dict[str, Any] = {}
+    failed = ""
+    end = time.monotonic() + seconds
+    try:
+        args = {"intervention": name, "count": lab.few(lab.budget_s / 60, most=4)}
+        check = replica.call("check", args, deadline_s=lab.deadline(), cancel=lab.cancel)
+        if check["applied"] and check["equal"]:
+            steps = steps_for(lab.step_ms(variant))
+            first = len(arms)
+            while not _enough(lab, key, first, end):
+                lab.check_cancelled()
+                arms.append(take_cycle(replica, name, f"{variant}-first", len(arms), steps, lab.deadline,
+                                       lab.cancel, lab.journal))  # fmt: skip
+        else:
+            failed = "it found nothing to rewrite" if not check["applied"] else "it changed the outputs"
+    except WorkerFault as e:
+        lab.fault(e)
+        lab.faults.pop(variant, None)  # the variant itself is well; only its intervened form is not
+        failed = e.fault.message
+    keep_trial(lab, key, s.mechanism.id, s.mechanism.stage, check, failed)
+
+
+def _enough(lab: Lab, key: tuple[str, str], first: int, end: float) -> bool:
+    """The effect is known well enough, or time is up."""
+    done = len(lab.arms[key]) - first
+    if done < 2:
+        return False
+    if lab.left < 0:
+        return True
+    if done < LEAST:
+        return False
+    if done >= MOST or time.monotonic() >= end:
+        return True
+    closed = lab.closure(key)
+    if closed is None or closed.effect.value is None or closed.effect.ci is None:
+        return False
+    half = (closed.effect.ci[1] - closed.effect.ci[0]) / 2
+    return half < 0.1 * abs(closed.effect.value) or half < 0.004
+
+
+def keep_trial(lab: Lab, key: tuple[str, str], mechanism: str, stage: str, check: dict[str, Any], failed: str) -> None:
+    """The trial goes to the session, as evidence of its mechanism's stage."""
+    name, variant = key
+    closed = lab.closure(key)
+    text, figures = failed or "measured", dict[str, Number]()
+    if closed is not None and closed.closed_ratio.value is not None:
+        figures = {"closed ratio": closed.closed_ratio, "effect": closed.effect}
+        text = f"{name}: the step takes {closed.closed_ratio.value:.3f} of its control's time"
+        if "error" in check:
+            text += f"; outputs equal to {check['error']:.1e}"
+    payload = {"intervention": name, "mechanism": mechanism, "check": check, "arms": lab.arms[key], "failed": failed}
+    made = lab.journal.evidence(stage, "intervention", payload, variant=variant, summary=text, figures=figures,
+                                quality="unavailable" if failed else "measured")  # fmt: skip
+    lab.trials[key] = Trial(name, closed, check, (made.id,), failed)

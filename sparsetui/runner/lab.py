@@ -1,0 +1,345 @@
+"""The lab: the workload's replicas and everything they have shown so far. Passes are run here, by name, within the budget."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+
+from sparsetui.diagnosis.case import Case, Declared, Trial
+from sparsetui.diagnosis.catalogue import all_mechanisms
+from sparsetui.diagnosis.stats import ArmRound, Block, Closure, Comparison, closure, quantile_summary, ratio_quantiles
+from sparsetui.diagnosis.stats.closures import Question
+from sparsetui.diagnosis.verdict import gap
+from sparsetui.evidence.records import Lock, Number, TimeTable
+from sparsetui.runner import clocking, oprows, passes, trials
+from sparsetui.runner.api import Cancelled
+from sparsetui.runner.equipment import VARIANTS, Equipment
+from sparsetui.runner.journal import Journal
+from sparsetui.worker.faults import CallCancelled, Fault, WorkerFault
+from sparsetui.worker.handle import Replica
+from sparsetui.workload.spec import Workload
+
+_HARD = 1.25  # the contract's bound on the budget; what closing down takes comes on top
+THRESHOLD = 0.02  # a slowdown smaller than this is not searched for longer
+
+
+class Lab:
+    """Replicas, payloads, rounds and trials of one workload, and the budget they are spent from.
+
+    ``payloads`` maps (probe, variant) to what the probe returned; ``trials`` maps (intervention, variant).
+    """
+
+    def __init__(self, workload: Workload, journal: Journal, budget_s: float) -> None:
+        self.workload, self.journal, self.budget_s = workload, journal, budget_s
+        self.cancel = threading.Event()
+        self.gear = Equipment(workload, journal, self.cancel)
+        self.payloads: dict[tuple[str, str], dict[str, Any]] = {}
+        self.natives: dict[str, TimeTable] = {}
+        self.trials: dict[tuple[str, str], Trial] = {}
+        self.arms: dict[tuple[str, str], list[ArmRound]] = {}
+        self.clock = clocking.Clock()
+        self.first: dict[str, Replica] = {}
+        self.faults: dict[str, Fault] = {}
+        self._hard_end: float | None = None
+
+    # -- time ----------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        self.cancel.clear()
+        self.journal.start_clock()
+        self._hard_end = time.monotonic() + max(_HARD * self.budget_s, self.budget_s + 4.0)
+        try:
+            yield
+        except (CallCancelled, Cancelled):
+            self.journal.append("interrupted", {"why": "cancelled"})
+            raise Cancelled from None
+        finally:
+            self.journal.stop_clock()
+            self.journal.live(running=False, phase="", progress=None, eta_s=None)
+            self.journal.tell(force=True)
+
+    @property
+    def left(self) -> float:
+        """Seconds of budget left."""
+        return self.budget_s - self.journal.spent
+
+    def deadline(self) -> float:
+        """Seconds until a call must have answered, whatever it does."""
+        end = self._hard_end or time.monotonic() + self.budget_s
+        return max(1.0, end - time.monotonic())
+
+    def check_cancelled(self) -> None:
+        if self.cancel.is_set():
+            raise Cancelled
+
+    # -- passes --------------------------------------------------------------------------------------------------
+
+    def run_pass(self, name: str, fresh: bool = False) -> None:
+        """Run one pass of ``flow.STAGES`` unless its payloads are here already (or ``fresh`` asks for new ones)."""
+        done: Mapping[str, Callable[[], bool]] = {
+            "clock": lambda: bool(self.clock.rounds),
+            "native": lambda: "failing" in self.natives,
+            "interventions": lambda: bool(self.trials),
+            "gates": lambda: False,
+        }
+        have = done.get(name, lambda: all((name, v) in self.payloads for v in VARIANTS))
+        if have() and not fresh:
+            return
+        runs: Mapping[str, Callable[[], None]] = {
+            "lock": self.take_lock, "inventory": self.take_inventory, "census": self.take_census,
+            "profile": self.take_profile, "native": self.take_native,
+            "clock": lambda: clocking.take_clock(self, 0.3 * self.budget_s),
+            "interventions": self.take_interventions, "outputs": self.take_outputs, "quality": self.take_quality,
+        }  # fmt: skip
+        if name in runs:
+            runs[name]()
+
+    def take_interventions(self) -> None:
+        for name in ("lock", "inventory", "census", "profile", "clock"):
+            self.run_pass(name)
+        if not self.faults:
+            trials.take_interventions(self)
+
+    def ready(self) -> bool:
+        """Both first replicas are up and built; False (with the fault on record) if one variant cannot be."""
+        if len(self.first) == 2 and all(r.alive for r in self.first.values()):
+            return True
+        for r in self.first.values():
+            self.gear.end(r)
+        self.first = {}
+        with self.journal.phase("ingress", "build", "start the workers and build both variants"):
+            for variant in VARIANTS:
+                self.faults.pop(variant, None)
+            try:
+                self.gear.start(self.deadline())
+                self.first, built = self.gear.pair(self.deadline(), watch=True)
+            except WorkerFault as e:
+                self.fault(e)
+                return False
+        for v, answer in built.items():
+            self.payloads[("build", v)] = answer
+            self.journal.evidence("ingress", "build", answer, variant=v, seconds=answer.get("seconds"),
+                                  summary=f"built in {answer['seconds']:.2f} s, {answer['inputs']} inputs, "
+                                          f"{answer['threads']} threads, torch {answer['torch']}")  # fmt: skip
+        return True
+
+    def fault(self, e: WorkerFault) -> None:
+        f = e.fault
+        variant = "comparator" if "comparator" in f.label else "failing"
+        self.faults[variant] = f
+        self.journal.append("fault", {"what": f"{f.label or 'worker'}: {f.verb or 'start'}", "why": f.message,
+                                      "fault": msgspec.to_builtins(f)})  # fmt: skip
+
+    def each(
+        self,
+        stage: str,
+        probe: str,
+        args: dict[str, Any],
+        say: Callable[[dict[str, Any]], str],
+        message: str,
+        *,
+        optional_s: float | None = None,
+    ) -> None:
+        """One verb on both first replicas, one after the other.
+
+        With ``optional_s`` it may take that many seconds, and its failure says nothing of the variant: the investigation goes
+        on without it.
+        """
+        if not self.ready():
+            return
+        limit = self.deadline() if optional_s is None else min(self.deadline(), optional_s)
+        with self.journal.phase(stage, probe, message):
+            for v in VARIANTS:
+                self.check_cancelled()
+                try:
+                    self.payloads[(probe, v)] = passes.simple(
+                        self.journal, self.first[v], v, stage, probe, args, limit, self.cancel, say
+                    )
+                except WorkerFault as e:
+                    self.fault(e)
+                    if optional_s is not None:
+                        self.faults.pop(v, None)
+                    if not self.first[v].alive:
+                        return
+
+    def take_lock(self) -> None:
+        self.each("ingress", "lock", {}, lambda p: f"{len(p['tags'])} tags", "tags that both variants run under")
+        if all(("lock", v) in self.payloads for v in VARIANTS):
+            self.journal.append("lock", self.lock())
+
+    def lock(self) -> Lock:
+        tags = {v: self.payloads[("lock", v)]["tags"] for v in VARIANTS}
+        return passes.compare_locks(tags["failing"], tags["comparator"], self.workload.change)
+
+    def take_inventory(self) -> None:
+        pattern = self.workload.declared.pattern
+        args = {"pattern": f"{pattern[0]}:{pattern[1]}" if pattern else None}
+        self.each(
+            "ingress", "inventory", args, passes.say_inventory, "zeros, layouts, indices and bytes of every tensor"
+        )
+
+    def settle(self) -> None:
+        if all(("settle", v) in self.payloads for v in VARIANTS) or not self.ready():
+            return
+        with self.journal.phase("execution", "settle", "warm up until page faults settle"):
+            try:
+                got = clocking.settle(self.first, min(2.0, self.budget_s / 15), self.deadline(), self.cancel)
+            except WorkerFault as e:
+                self.fault(e)
+                return
+        for v, p in got.items():
+            self.payloads[("settle", v)] = p
+
+    def step_ms(self, variant: str) -> float:
+        return float(self.payloads.get(("settle", variant), {}).get("step_ms", 1.0))
+
+    def few(self, seconds: float, variant: str = "failing", most: int = 12) -> int:
+        slowest = max(self.step_ms(variant), self.step_ms("comparator"), 1e-3)
+        return max(2, min(most, int(seconds * 1e3 / slowest)))
+
+    def take_census(self) -> None:
+        self.settle()
+        seconds = self.budget_s / 30
+        args = {"steps": self.few(seconds / 3), "seconds": seconds}
+        self.each("lowering", "census", args, passes.say_census, "every op, with layouts and owners")
+        self.tell_ops()
+
+    def take_profile(self) -> None:
+        self.settle()
+        args = {"steps": self.few(self.budget_s / 60), "memory": True}
+        self.each("kernel", "profile", args, passes.say_profile, "ops nested inside kernels")
+
+    def take_native(self) -> None:
+        if not self.ready():
+            return
+        seconds = min(3.0, max(1.0, self.budget_s / 20))
+        variants = VARIANTS if self.budget_s >= 45 else ("failing",)
+        with self.journal.phase("kernel", "native", "the symbols that really run"):
+            for v in variants:
+                self.check_cancelled()
+                try:
+                    self.natives[v] = passes.native(
+                        self.journal,
+                        self.first[v],
+                        v,
+                        seconds,
+                        self.gear.scratch,
+                        self.cancel,
+                        min(self.deadline(), 20.0),
+                    )
+                except WorkerFault as e:
+                    self.fault(e)
+        if "failing" in self.natives:
+            self.journal.append("native", self.natives["failing"])
+
+    def take_outputs(self) -> None:
+        self.each("validation", "outputs", {"count": self.few(self.budget_s / 30, most=8)}, lambda p: f"{len(p['files'])} outputs, "
+                  f"{'finite' if p['finite'] else 'NOT finite'}, {'repeats' if p['repeats'] else 'does not repeat'}",
+                  "outputs of both variants on the same inputs")  # fmt: skip
+        self.keep_drift()
+
+    def keep_drift(self) -> None:
+        both = [self.payloads.get(("outputs", v)) for v in VARIANTS]
+        if both[0] and both[1]:
+            drift, name = passes.output_drift(both[0], both[1])
+            self.payloads[("drift", "")] = {"number": msgspec.to_builtins(drift), "metric": name}
+
+    def take_quality(self) -> None:
+        q = self.workload.quality
+        if q is None or q.entry is None:
+            return
+        self.each("validation", "quality", {"entry": q.entry.text},
+                  lambda p: ", ".join(f"{k} {v:.4g}" for k, v in p["metrics"].items()), "the user's own metric")  # fmt: skip
+
+    def extra_probes(self, late: bool) -> None:
+        """Probes that a mechanism asks for by name (``needs``), where the evidence so far makes it worth asking."""
+        case = self.case()
+        for m in all_mechanisms():
+            for probe in m.needs:
+                have = (probe, "failing") in self.payloads
+                if m.late != late or have or self.faults or (m.wants is not None and not m.wants(case)):
+                    continue
+                if self.left < self.budget_s * (0.05 if late else 0.35):
+                    return
+                self.check_cancelled()
+                args: dict[str, Any] = {"seconds": self.budget_s / 30}
+                if m.arguments is not None:
+                    args.update(m.arguments(case))
+                self.each(m.stage, probe, args, lambda p: str(p.get("summary", "")), m.question,
+                          optional_s=3 * self.budget_s / 30 + 5)  # fmt: skip
+
+    # -- deciding ------------------------------------------------------------------------------------------------
+
+    @property
+    def question(self) -> Question:
+        return "missing-speedup" if self.workload.declared.speedup else "regression"
+
+    @property
+    def ideal(self) -> float | None:
+        s = self.workload.declared.speedup
+        return 1.0 / s if s else None
+
+    @property
+    def comparison(self) -> Comparison | None:
+        return self.clock.comparison(THRESHOLD) if self.clock.rounds else None
+
+    def closure(self, key: tuple[str, str]) -> Closure | None:
+        """What the trial ``key`` closed, from its cycles and the clock's rounds as they are now."""
+        arms, compared = self.arms.get(key), self.comparison
+        if not arms or compared is None:
+            return None
+        return closure(arms, compared, question=self.question, ideal_ratio=self.ideal)
+
+    def latency(self) -> dict[str, dict[str, Number]]:
+        """p50, p95 and p99 of each variant, from the clock's blocks."""
+        out = {}
+        for v in VARIANTS:
+            blocks: list[Block] = [
+                b for r in self.clock.rounds for b in (r.failing if v == "failing" else r.comparator)
+            ]
+            if blocks:
+                out[v] = quantile_summary(blocks)
+        return out
+
+    def case(self) -> Case:
+        """Everything seen so far, as the mechanisms read it."""
+        d, q = self.workload.declared, self.workload.quality
+
+        def by(probe: str) -> dict[str, dict[str, Any]]:
+            return {v: self.payloads[(probe, v)] for v in VARIANTS if (probe, v) in self.payloads}
+
+        kept = self.payloads.get(("drift", ""))
+        drift, metric = (msgspec.convert(kept["number"], Number), str(kept["metric"])) if kept else (None, "")
+        judged = [self.payloads.get(("quality", v)) for v in VARIANTS]
+        if judged[0] and judged[1]:
+            drift, metric = passes.quality_drift(judged[0]["metrics"], judged[1]["metrics"])
+        wanted = {probe for m in all_mechanisms() for probe in m.needs} | {"lock"}
+        ids = {(e.probe, e.variant or ""): e.id for e in self.journal.state().evidence}
+        tried = {k: dataclasses.replace(t, closure=self.closure(k)) for k, t in self.trials.items()}
+        return Case(
+            declared=Declared(d.sparsity, d.layout, d.pattern, d.targets, d.speedup, q.max_drift if q else None),
+            change=frozenset(self.workload.change),
+            comparison=self.comparison,
+            tails=ratio_quantiles(self.clock.rounds) if self.clock.rounds else None,
+            lock=self.lock() if all(("lock", v) in self.payloads for v in VARIANTS) else None,
+            inventory=by("inventory"), census=by("census"), profile=by("profile"), native=self.natives,
+            build=by("build"), settle=by("settle"), growth=by("growth"), outputs=by("outputs"), quality=by("quality"),
+            extra={**{k: p for k, p in self.payloads.items() if k[0] in wanted},
+                   ("conditions", ""): {"blocks": self.clock.conditions}},
+            died={v: f.message for v, f in self.faults.items()},
+            trials=tried, drift=drift, drift_metric=metric, evidence_ids=ids,
+        )  # fmt: skip
+
+    def tell_ops(self) -> None:
+        self.journal.append("ops", {"rows": oprows.rows(self.case())})
+
+    @property
+    def open_gap(self) -> str:
+        return gap(self.case())[0]
