@@ -249,7 +249,6 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 EXPECTED = {
     "dense": "dense", "rhs": "sparse-csr-rhs", "lhs": "sparse-csr", "coo": "sparse-coo", "bsr": "sparse-bsr",
-    "to_dense": "conversion",
 }  # fmt: skip
 
 
@@ -257,10 +256,10 @@ EXPECTED = {
 def test_real_host_traces_show_the_format_that_ran(recorded: Path, name: str) -> None:
     p = traces.inspect(recorded / f"{name}-shapes.json")
     assert p["steps"]["n"] == 3
-    work = [x for x in p["time_table"].paths if x.path not in ("other", "copy", "alloc")]
-    assert work[0].path == EXPECTED[name], shares(p["time_table"])
+    work = [x for x in p["time_table"].paths if x.path == "dense" or x.path.startswith("sparse-")]
+    assert [x.path for x in work] == [EXPECTED[name]], shares(p["time_table"])
     sparse = p["rates"]["sparse_rate"].value
-    assert sparse == (0.0 if name in ("dense", "to_dense") else 1.0)
+    assert sparse == (0.0 if name == "dense" else 1.0)
     assert not [u for u in p["cannot_answer"] if "layouts" in u.question]
 
 
@@ -276,6 +275,10 @@ def test_a_conversion_in_the_step_shows_beside_the_product(recorded: Path) -> No
     p = traces.inspect(recorded / "convert-shapes.json")
     assert p["rates"]["conversion_rate"].value > 0.1
     assert "sparse-csr-rhs" in shares(p["time_table"])
+    densified = traces.inspect(recorded / "to_dense-shapes.json")
+    assert densified["rates"]["conversion_rate"].value > 0.1
+    assert densified["rates"]["sparse_rate"].value == 0.0
+    assert densified["rates"]["fallback_rate"].value == 1.0
 
 
 def test_a_mask_multiply_shows_as_elementwise(recorded: Path) -> None:
