@@ -31,6 +31,7 @@ from sparsetui.ingest.structure import Ints, of_pattern
 #: The most bytes of text or arrays that one matrix may unpack to.
 LIMIT = 4 << 30
 _RATIO = 300  # no honest matrix compresses better; a bomb does, a thousandfold and more
+_HARMLESS = 256 << 20  # what an .npz may unpack to whatever its size: values that are all 1 compress a thousandfold
 _LARGEST = 2**40  # rows or columns
 _FIELDS = ("real", "integer", "pattern", "complex", "double")
 _SYMMETRIES = ("general", "symmetric", "skew-symmetric", "hermitian")
@@ -419,7 +420,7 @@ def _npz(path: Path) -> Matrix:
         with zipfile.ZipFile(path) as z:
             infos = z.infolist()
             total = sum(i.file_size for i in infos)
-            if total > LIMIT or total > max(path.stat().st_size * _RATIO * 4, 1 << 20) or len(infos) > 64:
+            if total > LIMIT or total > max(path.stat().st_size * _RATIO, _HARMLESS) or len(infos) > 64:
                 raise IngestError(f"{path}: unpacks to {total} bytes in {len(infos)} parts; that is no matrix")
             arrays = {i.filename.removesuffix(".npy"): _npy(path, i.filename, z.read(i)) for i in infos}
     except (zipfile.BadZipFile, EOFError, zlib.error, NotImplementedError, RuntimeError) as e:
