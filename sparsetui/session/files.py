@@ -77,10 +77,14 @@ def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
 def read_regular(path: Path, limit: int) -> bytes:
     """All bytes of a plain file; :class:`DamagedError` beyond ``limit`` bytes, ``OSError`` as usual."""
     fd = open_regular(path)
-    with os.fdopen(fd, "rb") as f:
-        if os.fstat(fd).st_size > limit:
-            raise DamagedError(f"{path}: {os.fstat(fd).st_size} bytes, more than the {limit} that are accepted")
-        data = f.read(limit + 1)
-    if len(data) > limit:
-        raise DamagedError(f"{path}: grows beyond the {limit} bytes that are accepted")
-    return data
+    try:
+        size = os.fstat(fd).st_size
+        if size > limit:
+            raise DamagedError(f"{path}: {size} bytes, more than the {limit} that are accepted")
+        parts = []
+        while size > 0 and (part := os.read(fd, size)):  # what is written behind our back is not ours to read
+            parts.append(part)
+            size -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+    finally:
+        os.close(fd)

@@ -63,7 +63,7 @@ def read_header(folder: Path) -> Header:
 
 def is_session(folder: Path) -> bool:
     """Whether ``folder`` holds a header or a ledger; a name that cannot be one, or may not be looked at, does not."""
-    return os.path.isfile(folder / HEADER) or os.path.isfile(folder / LEDGER)  # never raises, as Path.is_file does
+    return os.path.isfile(f"{folder}/{HEADER}") or os.path.isfile(f"{folder}/{LEDGER}")  # Path.is_file may raise
 
 
 def new_id(workload: str, created: str) -> str:

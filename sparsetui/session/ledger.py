@@ -20,8 +20,8 @@ from typing import Any
 import msgspec
 
 from sparsetui.evidence.records import to_json
-from sparsetui.session.errors import StorageError, storage, why
-from sparsetui.session.files import open_regular, write_all
+from sparsetui.session.errors import DamagedError, StorageError, storage, why
+from sparsetui.session.files import open_regular, read_regular, write_all
 from sparsetui.session.state import Event
 
 MAX_LEDGER = 2 << 30
@@ -237,11 +237,9 @@ def _follows_before(pieces: Sequence[_Piece], i: int) -> bool:
 def read_head(path: Path) -> Head | None:
     """The head beside the ledger at ``path``; ``None`` when there is none or it is damaged."""
     try:
-        fd = open_regular(path)
-    except OSError:
+        return decode_head(read_regular(path, 2 * _HEAD_WIDTH))
+    except (OSError, DamagedError):
         return None
-    with os.fdopen(fd, "rb") as f:
-        return decode_head(f.read(2 * _HEAD_WIDTH))
 
 
 def encode_body(kind: str, body: Any) -> bytes:

@@ -219,7 +219,7 @@ def _from_head(path: Path) -> tuple[dict[str, str], int] | None:
     if head is None or not head.summary:
         return None
     with storage("read the ledger", path / LEDGER):
-        size = (path / LEDGER).lstat().st_size
+        size = os.lstat(path / LEDGER).st_size
     return (head.summary, head.seq + 1) if size == head.size else None
 
 
