@@ -28,6 +28,7 @@ MAX_LEDGER = 2 << 30
 _HEAD_WIDTH = 1024
 
 _decode = msgspec.json.Decoder(Event).decode
+_decode_all = msgspec.json.Decoder(Event).decode_lines
 _BAD = (msgspec.DecodeError, msgspec.ValidationError, RecursionError, UnicodeDecodeError)
 
 
@@ -110,20 +111,18 @@ def scan(data: bytes, head: Head | None) -> Scan:
     lines = data.split(b"\n")
     torn = len(lines.pop())
     size = len(data) - torn
-    events: list[Event] = []
+    try:
+        events = _decode_all(data if not torn else data[:size])
+    except _BAD:
+        events = []
     prev, seq = "", 0
-    sound = True
-    for raw in lines:
-        try:
-            event = _decode(raw)
-        except _BAD:
-            sound = False
-            break
-        if event.prev != prev or event.seq != seq:
-            sound = False
-            break
-        events.append(event)
-        prev, seq = sha256(raw).hexdigest(), seq + 1
+    sound = len(events) == len(lines)
+    if sound:
+        for raw, event in zip(lines, events, strict=True):
+            if event.prev != prev or event.seq != seq:
+                sound = False
+                break
+            prev, seq = sha256(raw).hexdigest(), seq + 1
     if sound and lines and head is not None and head.size == size:
         sound = (head.sha256, head.seq) == (prev, seq - 1)
     damage: list[Damage] = []

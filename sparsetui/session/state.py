@@ -314,5 +314,6 @@ def _line(e: Event) -> str:
         return str(b.get("why", ""))
     for key in ("text", "what", "why", "who", "gate", "name", "title", "by"):
         if key in b:
-            return next(iter(str(b[key])[:400].splitlines()), "")[:120]
+            text = str(b[key])[:400]
+            return (text if text.isprintable() else next(iter(text.splitlines()), ""))[:120]
     return ""
