@@ -19,11 +19,15 @@ from sparsetui.evidence.records import (
     Finding,
     Gate,
     Lock,
+    Missing,
     Number,
     OpRow,
+    PathShare,
     Place,
     RegressionBudget,
     Result,
+    Sampler,
+    TimeTable,
     Unanswered,
     Verdict,
     unavailable,
@@ -179,9 +183,11 @@ class ScriptedRunner(Runner):
 
     def _census(self) -> None:
         rows = [
-            OpRow("aten::mm", NASTY, "sparse-csc", 1, number(3.81, unit="ms"), 0.9, True, False, "strided × csc", "[64,1024]×[1024,1024]", ratio=number(6.2)),
-            OpRow("aten::addmm", "head", "dense", 1, number(0.10, unit="ms"), 0.02, False, False, "strided × strided", ratio=number(1.0)),
-            OpRow("aten::addmm", "layers.1.linear2", "dense", 2, number(0.31, unit="ms"), 0.9, True, True, "strided × strided", ratio=number(1.4)),
+            OpRow("aten::mm", NASTY, "sparse-csc", 1, number(3.81, unit="ms"), 0.9, True, False,
+                  "strided × csc", "[64,1024]×[1024,1024]", ratio=number(6.2)),
+            OpRow("aten::addmm", "head", "dense", 1, number(0.10, unit="ms"), 0.02, layouts="strided × strided", ratio=number(1.0)),
+            OpRow("aten::addmm", "layers.1.linear2", "dense", 2, number(0.31, unit="ms"), 0.9, True, True,
+                  "strided × strided", ratio=number(1.4)),
         ]  # fmt: skip
         self.writer.append("ops", {"rows": rows})
         self._evidence("lowering", "census", "12 ops, 2 sparse, 1 dense over a 90 %-zero weight", seconds=1.1)
@@ -194,6 +200,14 @@ class ScriptedRunner(Runner):
     def _native(self) -> None:
         if not any(f.mechanism == WRONG.mechanism for f in self.writer.state().findings):
             self._evidence("kernel", "native", "96 % in mkl_sparse_s_csr_ng_n_mm_f_ker", seconds=3.0)
+            share = number(0.96, 0.94, 0.97, 480)
+            symbols, callers = ("mkl_sparse_s_csr_ng_n_mm_f_ker_i4_def",), ("serving.py:41 forward",)
+            paths = (
+                PathShare("sparse-csr-rhs", share, symbols, callers, 2),
+                PathShare("python", number(0.04, 0.03, 0.06, 480)),
+            )
+            missing = (Missing("layouts", "a symbol tells no layout of its operands"),)
+            self.writer.append("native", TimeTable(paths, (Sampler("py-spy", 10, 480, 0.02),), missing))
             self.writer.append("finding", WRONG)
 
     def _clock(self) -> None:
@@ -207,7 +221,8 @@ class ScriptedRunner(Runner):
                                        "energy_j_per_request": {"failing": unavailable("RAPL is not readable")}})  # fmt: skip
         self._live = msgspec.structs.replace(self._live, ratio=number(5.34, 5.29, 5.40, 48), floor=number(0.008))
         self._evidence("execution", "clock", "5.34× slower, floor ±0.8 %", seconds=12.0,
-                       figures={"ratio": number(5.34, 5.29, 5.40, 48), "cycles": unavailable("perf counters are not permitted")})  # fmt: skip
+                       figures={"ratio": number(5.34, 5.29, 5.40, 48),
+                                "cycles": unavailable("perf counters are not permitted")})  # fmt: skip
         self.writer.append("finding", INDEX)
 
     def _gates(self) -> None:

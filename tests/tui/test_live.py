@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from conftest import SESSION, Opener, run
 
 from sparsetui.evidence.records import OpRow
@@ -92,14 +93,18 @@ def test_a_session_that_another_process_writes_is_followed(desktop: Opener, tmp_
     run(body())
 
 
-def test_bursts_are_painted_a_few_times_a_second(desktop: Opener) -> None:
+def test_a_burst_of_updates_is_painted_once(desktop: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sparsetui.tui.shell.REPAINT_EVERY", 1000.0)
+
     async def body() -> None:
         async with desktop(runner={"steps": 200}) as d:
-            painted = []
+            painted: list[int] = []
             paint = d.app._paint
             d.app._paint = lambda: (painted.append(1), paint())
-            await d.press("enter", "enter", "5", "r")
-            assert len(d.app.desk.state.evidence) >= 3
-            assert len(painted) < 40, "600 updates were told"
+            await d.pilot.press("enter")
+            await d.pilot.pause(0.1)
+            await d.pilot.press("enter")
+            await d.until(lambda: len(d.app.desk.state.evidence) == 2 and not d.app.desk.busy)
+            assert len(painted) == 1, "400 updates were told within the time between two paints"
 
     run(body())

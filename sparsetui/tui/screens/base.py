@@ -128,7 +128,7 @@ class Sheet(Screen[None], inherit_bindings=False):
         text = ink(" sparsetui ", style=HEAD)
         name = state.id or self.desk.title or self.TITLE_TEXT
         text.append(f" {clean(name, 40)}")
-        if self.TITLE_TEXT and self.desk.is_open:
+        if self.TITLE_TEXT and self.desk.is_open and self.size.width >= 100:
             text.append(f"  {self.TITLE_TEXT}", style=DIM)
         tail = ink()
         if self.desk.is_open:
@@ -390,6 +390,12 @@ class CaseSheet(Sheet):
     def do_lens(self) -> None:
         self.app.open("lens")
 
+    def do_paths(self) -> None:
+        self.app.open("paths")
+
+    def do_sections(self) -> None:
+        self.app.open("sections")
+
     def do_export(self) -> None:
         self.app.export_memo()
 
@@ -400,6 +406,10 @@ class CaseSheet(Sheet):
         sections = self.desk.state.sections
         if id in ("matrix", "lens"):
             return None if id in sections else ""
+        if id == "paths":
+            return None if self.desk.state.native is not None else ""
+        if id == "sections":
+            return None if set(sections) - {"matrix", "lens"} else ""
         if id == "cancel":
             return None if self.desk.busy else "nothing is running"
         if id in ("export", "memo"):

@@ -29,7 +29,7 @@ _PANE_OF = {"ingress": "evidence", "lowering": "ops", "kernel": "ops", "scheduli
 
 
 class Investigate(CaseSheet):
-    FOOTER = ("enter", "run", "run_all", "intervene", "cancel", "matrix", "lens", "attach_view", "owners", "close_case",
+    FOOTER = ("enter", "run", "run_all", "intervene", "cancel", "matrix", "lens", "paths", "sections", "owners", "close_case",
               "export", "pause", "evidence", "filter", "yank", "commands")  # fmt: skip
 
     def __init__(self) -> None:
@@ -191,8 +191,6 @@ class Investigate(CaseSheet):
             return desk.why_not_run()
         if id == "enter":
             return None if self._opens() else self.why_not("next")
-        if id == "attach_view":
-            return None if desk.state.native is not None else ""
         if id == "close_case":
             from sparsetui.tui.screens.owners import why_not_close
 
@@ -284,9 +282,6 @@ class Investigate(CaseSheet):
         at = [s.id for s in STAGES].index(self.stage)
         to = {"up": at - 1, "down": at + 1, "top": 0, "page_up": 0}.get(where, len(STAGES) - 1)
         self.go_to(STAGES[max(0, min(to, len(STAGES) - 1))].id)
-
-    def do_attach_view(self) -> None:
-        self.app.open("attach")
 
     def do_close_case(self) -> None:
         self.app.close_case()

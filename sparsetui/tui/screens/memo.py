@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rich.text import Text
 from textual.widget import Widget
 
-from sparsetui.evidence.text import clean
+from sparsetui.report.document import Heading
+from sparsetui.report.memo import document
 from sparsetui.tui.actions import Action
-from sparsetui.tui.look import ACCENT, BAD, DIM, HEAD, ink
+from sparsetui.tui.pages import page
 from sparsetui.tui.screens.base import CaseSheet
 from sparsetui.tui.widgets.bars import Panel
 
@@ -19,17 +19,15 @@ class Memo(CaseSheet):
     FOOTER = ("enter", "export", "owners", "evidence", "yank", "back")
 
     def body(self) -> Iterable[Widget]:
-        yield Panel(id="memo", classes="frame half", title="memo preview")
+        yield Panel(id="memo", classes="frame half")
 
     def show(self) -> None:
         panel = self.query_one("#memo", Panel)
-        width = max(20, panel.content_size.width)
-        lines: list[Text] = []
-        for raw in self.app.memo_text().splitlines():
-            lines.extend(_dress(clean(raw), width))
-        panel.set_lines(lines)
-        state = "exported" if self.desk.exported else "not exported yet"
-        panel.set_title("memo preview", state)
+        memo = document(self.desk.state)
+        panel.set_lines(
+            page([Heading(memo.title, 1), *memo.blocks], max(20, panel.content_size.width), self.app.unicode)
+        )
+        panel.set_title("memo preview", "exported" if self.desk.exported else "not exported yet")
 
     def label(self, action: Action) -> str:
         return "export" if action.id == "enter" else super().label(action)
@@ -40,18 +38,6 @@ class Memo(CaseSheet):
 
     def yank_text(self) -> str:
         return self.app.memo_text()
-
-
-def _dress(raw: str, width: int) -> list[Text]:
-    """Markdown as it is written, wrapped, with headings and tables made easier to read."""
-    if raw.startswith("#"):
-        return [ink(raw.lstrip("# "), style=BAD if "NOT CLOSED" in raw else HEAD)]
-    if raw.startswith("|"):
-        return [ink(raw, style="" if set(raw) - set("|-: ") else DIM)]
-    from rich.console import Console
-
-    text = ink(raw, style=ACCENT if raw.startswith(">") else "")
-    return list(text.wrap(Console(width=width), width)) or [ink()]
 
 
 SCREEN = Memo
