@@ -2,9 +2,10 @@
 
     python bench/trace.py [--mb 300] [--hta PYTHON] [--json FILE]
 
-The trace is written by this script in the profiler's own layout: a training step of linear layers with shapes and strides,
-runtime calls, kernels with occupancy and their flow arrows, repeated until the file has the size that was asked for.
-HolisticTraceAnalysis runs with ``--hta PYTHON`` (an interpreter that can import it; default: this one) or is said to be absent.
+The trace is written by this script in the profiler's own layout: a training step of linear layers with shapes and
+strides, runtime calls, kernels with occupancy and their flow arrows, repeated until the file has the
+size that was asked for. HolisticTraceAnalysis runs with ``--hta PYTHON`` (an interpreter that can import it; default: this one)
+or is said to be absent.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ OP = """  {
     "ph": "X", "cat": "cpu_op", "name": "%s", "pid": 4242, "tid": 4242,
     "ts": %.3f, "dur": %.3f,
     "args": {
-      "External id": %d,"Record function id": 0, "Concrete Inputs": ["", "", ""], "Input type": ["float", "float", ""], "Input Strides": [[1024, 1], [1024, 1], [1]], "Input Dims": [[64, 1024], [1024, 1024], [1024]], "Ev Idx": %d
+      "External id": %d,"Record function id": 0, "Concrete Inputs": ["", "", ""],
+      "Input type": ["float", "float", ""], "Input Strides": [[1024, 1], [1024, 1], [1]], "Input Dims": [[64, 1024], [1024, 1024], [1024]], "Ev Idx": %d
     }
   }"""
 CALL = """  {
@@ -47,7 +49,9 @@ KERNEL = """  {
     "ph": "X", "cat": "kernel", "name": "%s", "pid": 0, "tid": 7,
     "ts": %.3f, "dur": %.3f,
     "args": {
-      "External id": %d, "queued": 0, "device": 0, "context": 1, "stream": 7, "correlation": %d, "registers per thread": 128, "shared memory": 49152, "blocks per SM": 1.939394, "warps per SM": 15.515152, "grid": [16, 16, 1], "block": [256, 1, 1], "est. achieved occupancy %%": 24
+      "External id": %d, "queued": 0, "device": 0, "context": 1, "stream": 7, "correlation": %d,
+      "registers per thread": 128, "shared memory": 49152, "blocks per SM": 1.939394, "warps per SM": 15.515152,
+      "grid": [16, 16, 1], "block": [256, 1, 1], "est. achieved occupancy %%": 24
     }
   }"""
 FLOW = """  {
@@ -109,7 +113,9 @@ import logging, resource, sys, time
 logging.disable(logging.CRITICAL)
 from hta.trace_analysis import TraceAnalysis
 t = time.perf_counter()
-a = TraceAnalysis(trace_files={0: sys.argv[1]}, trace_dir=""); a.get_gpu_kernel_breakdown(visualize=False); a.get_idle_time_breakdown(visualize=False)
+a = TraceAnalysis(trace_files={0: sys.argv[1]}, trace_dir="")
+a.get_gpu_kernel_breakdown(visualize=False)
+a.get_idle_time_breakdown(visualize=False)
 t = time.perf_counter() - t
 print(t, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, 0)
 """
@@ -142,18 +148,16 @@ def main() -> None:
         if ours is None:
             sys.exit("sparsetui could not read the trace")
         result |= {"seconds": ours[0], "peak_bytes": ours[1]}
-        print(
-            f"sparsetui {ours[0]:.2f} s, {size / 2**20 / ours[0]:.0f} MiB/s, peak {ours[1] / 2**20:.0f} MiB = {ours[1] / size:.2f} of the file"
-        )
+        rate, peak = size / 2**20 / ours[0], ours[1] / 2**20
+        print(f"sparsetui {ours[0]:.2f} s, {rate:.0f} MiB/s, peak {peak:.0f} MiB = {ours[1] / size:.2f} of the file")
         theirs = timed(told.hta, HTA, path)
         if theirs is None:
             print("HolisticTraceAnalysis is not installed for that interpreter")
             result["hta"] = "unavailable"
         else:
             result |= {"hta_seconds": theirs[0], "hta_peak_bytes": theirs[1]}
-            print(
-                f"HTA       {theirs[0]:.2f} s, peak {theirs[1] / 2**20:.0f} MiB: sparsetui is {theirs[0] / ours[0]:.1f} times as fast"
-            )
+            times, peak = theirs[0] / ours[0], theirs[1] / 2**20
+            print(f"HTA       {theirs[0]:.2f} s, peak {peak:.0f} MiB: sparsetui is {times:.1f} times as fast")
         result["wall_seconds"] = time.perf_counter() - began
     if told.json:
         Path(told.json).write_text(json.dumps(result, indent=2) + "\n")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sparsetui.ingest.traces.events import Event
+from sparsetui.ingest.traces.events import Args, Event
 
 OP, RUNTIME, PYTHON, KERNEL, COPY, MARK, OTHER = range(7)
 HOST = (OP, RUNTIME, PYTHON)
@@ -38,6 +38,7 @@ _SHAPED = frozenset(
 MAX_EVENTS = 12_000_000
 MAX_NAMES = 60_000
 _FURTHER = "(further names)"
+_NO_ARGS = Args()
 _ROW = attrgetter("cat", "name", "pid", "tid", "ts", "dur")
 
 
@@ -154,23 +155,23 @@ class Builder:
         corr = np.zeros(len(timed), np.int64)
         occupancy = np.full(len(timed), np.nan, np.float32)
         shape = np.full(len(timed), -1, np.int32)
-        for i in np.flatnonzero((kind == RUNTIME) | (kind == KERNEL) | (kind == COPY)).tolist():
-            args = timed[i].args
-            if args is not None:
-                c = args.correlation
-                if type(c) is int and 0 < c < 1 << 62:
-                    corr[i] = c
-                if args.occupancy is not None:
-                    occupancy[i] = _share(args.occupancy)
-        for i in np.flatnonzero(kind == OP).tolist():
-            if names[i] in _SHAPED and (args := timed[i].args) is not None and bytes(args.dims):
-                key = (bytes(args.dims)[:400], bytes(args.strides)[:400])
-                shape[i] = self._shapes[key]
+        linked = np.flatnonzero((kind == RUNTIME) | (kind == KERNEL) | (kind == COPY))
+        if len(linked):
+            args = [timed[i].args or _NO_ARGS for i in linked.tolist()]
+            corr[linked] = _correlations([a.correlation for a in args])
+            occupancy[linked] = _occupancies([a.occupancy for a in args])
+        for i in np.flatnonzero((kind == OP) & np.isin(name, self._shaped())).tolist():
+            told = timed[i].args
+            if told is not None and (dims := bytes(told.dims)):
+                shape[i] = self._shapes[dims[:400], bytes(told.strides)[:400]]
         columns: tuple[npt.NDArray[Any], ...] = (kind, name, lanes, ts, dur, corr, occupancy, shape)
         if not keep.all():
             columns = tuple(c[keep] for c in columns)
         self._parts.append(columns)
         self.kept += len(columns[0])
+
+    def _shaped(self) -> list[int]:
+        return [number for op in _SHAPED if (number := self._names.get(op)) is not None]
 
     def done(self) -> Columns:
         types = (np.int8, np.int32, np.int32, np.float64, np.float64, np.int64, np.float32, np.int32)
@@ -194,8 +195,19 @@ def _word(value: Any) -> str:
     return str(value)[:80]
 
 
-def _share(value: Any) -> float:
-    return float(value) if isinstance(value, int | float) and 0 <= value <= 100 else math.nan
+def _correlations(values: list[Any]) -> npt.NDArray[np.int64]:
+    """Correlation numbers; 0 for what is none."""
+    try:
+        out = np.fromiter(values, np.int64, len(values))
+    except (TypeError, ValueError, OverflowError):
+        out = np.array([v if type(v) is int and 0 < v < 1 << 62 else 0 for v in values], np.int64)
+    return np.where((out > 0) & (out < 1 << 62), out, 0)
+
+
+def _occupancies(values: list[Any]) -> npt.NDArray[np.float32]:
+    """Occupancies in percent; NaN for what is none."""
+    out = np.array([v if isinstance(v, int | float) and abs(v) < 1e9 else math.nan for v in values], np.float32)
+    return np.where((out >= 0) & (out <= 100), out, np.float32(math.nan))
 
 
 def _checked(e: Event) -> Event | None:

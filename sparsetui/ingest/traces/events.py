@@ -27,7 +27,7 @@ _VERSION = re.compile(
 )
 
 
-class Args(msgspec.Struct):
+class Args(msgspec.Struct, gc=False):
     """The few arguments that anything is read from. The types are checked later: a wrong one must not cost the rest."""
 
     correlation: Any = None
@@ -38,7 +38,7 @@ class Args(msgspec.Struct):
     strides: msgspec.Raw = msgspec.field(name="Input Strides", default=msgspec.Raw())
 
 
-class Event(msgspec.Struct):
+class Event(msgspec.Struct, gc=False):
     """One event of the Chrome trace format; ``ts`` and ``dur`` in microseconds."""
 
     ph: Any = None
@@ -89,13 +89,17 @@ def read(path: Path, reading: Reading, progress: Progress | None = None) -> Iter
     source = Source(path, progress)
     yield from _Reader(source, reading).batches()
     reading.encoding = source.encoding
+    wanted = [at for at in (reading.cut_byte, reading.first_lost_byte) if at is not None]
+    if wanted:  # a damaged file is read once more for its line numbers, so that a sound one need not count them
+        lines = _lines_at(path, wanted)
+        reading.cut_line = lines.get(reading.cut_byte) if reading.cut_byte is not None else None
+        reading.first_lost_line = lines.get(reading.first_lost_byte) if reading.first_lost_byte is not None else None
 
 
 class _Reader:
     def __init__(self, source: Source, reading: Reading) -> None:
         self.source, self.out = source, reading
         self.base = 0  # byte in the text at which the buffer begins
-        self.lines = 1  # the line on which it begins
         self.separator = b""
         self.sound = True
 
@@ -196,9 +200,9 @@ class _Reader:
             if bulk is not None:
                 self.out.events += len(bulk)
                 events, used = bulk, at
-        kept = self.base, self.lines
+        kept = self.base
         more, further, ended = self._walk(self._drop(buffer, used), final=True)
-        self.base, self.lines = kept
+        self.base = kept
         return events + more, used + further, ended
 
     def _walk(self, buffer: bytes, *, final: bool) -> tuple[list[Event], int, bool]:
@@ -212,14 +216,13 @@ class _Reader:
                 out.repaired += piece.repaired
                 continue
             if final and piece.end >= len(text):
-                self._cut("the text ends inside an event", text, piece.start)
+                self._cut("the text ends inside an event", piece.start)
                 break
             out.lost += 1
             if out.first_lost_byte is None:
                 out.first_lost_byte = self.base + piece.start
-                out.first_lost_line = self.lines + text.count("\n", 0, piece.start)
         if final and not state.ended and out.cut is None:
-            self._cut("the list of events is not closed", text, state.at)
+            self._cut("the list of events is not closed", state.at)
         if not final and state.at == 0 and len(text) > _LONGEST_BLOCK:
             raise IngestError(
                 f"{self.source.path}: byte {self.base}: an event longer than {_LONGEST_BLOCK >> 20} MiB is not accepted"
@@ -228,10 +231,9 @@ class _Reader:
             out.last_good = _told(events[-1])
         return events, state.at, state.ended
 
-    def _cut(self, why: str, text: str, at: int) -> None:
+    def _cut(self, why: str, at: int) -> None:
         out = self.out
         out.cut, out.cut_byte = why, self.base + at
-        out.cut_line = self.lines + text.count("\n", 0, at)
 
     def _close(self, rest: bytes, chunks: Iterator[bytes], ended: bool) -> None:
         """What stands behind the events: the rank may, and so may the reason for an early end."""
@@ -243,12 +245,25 @@ class _Reader:
             self.out.cut = self.source.cut
         elif self.source.cut:
             self.out.cut, self.out.cut_byte = self.source.cut, self.base + len(rest)
-            self.out.cut_line = self.lines + rest.count(b"\n")
 
     def _drop(self, buffer: bytes, used: int) -> bytes:
         self.base += used
-        self.lines += buffer.count(b"\n", 0, used)
         return buffer[used:]
+
+
+def _lines_at(path: Path, places: list[int]) -> dict[int, int]:
+    """The line (from 1) on which each byte of the text stands."""
+    out: dict[int, int] = {}
+    base, line = 0, 1
+    for chunk in Source(path).chunks():
+        for at in places:
+            if base <= at <= base + len(chunk):
+                out.setdefault(at, line + chunk.count(b"\n", 0, at - base))
+        if base > max(places):
+            break
+        base += len(chunk)
+        line += chunk.count(b"\n")
+    return out
 
 
 def _decode(buffer: bytes, end: int) -> list[Event] | None:
