@@ -1,0 +1,195 @@
+"""Watching live processes: tables that fill, waiting told from running, and the command's exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from sparsetui.cli.attach import attach, render
+from sparsetui.ingest.attach import NoProcess, Snapshot, Watch, _with_waiting
+from sparsetui.ingest.samplers import Perf, Tally, table
+from sparsetui.ingest.samplers.base import Frame, Stack
+from sparsetui.session.store import Store
+
+app = typer.Typer()
+app.command()(attach)
+
+
+def run(*args):
+    return CliRunner().invoke(app, [str(a) for a in args])
+
+
+@pytest.fixture
+def start():
+    running = []
+
+    def go(code):
+        child = subprocess.Popen([sys.executable, "-S", "-c", code], stdout=subprocess.PIPE, start_new_session=True)
+        running.append(child)
+        child.stdout.readline()
+        return child
+
+    yield go
+    for child in running:
+        try:
+            os.killpg(child.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        child.wait()
+        child.stdout.close()
+
+
+LOOP = "print(1, flush=True)\ndef loop():\n    while True: pass\nloop()"
+SLEEP = "print(1, flush=True)\nimport time\nwhile True: time.sleep(0.05)"
+TIMED = "import time; print(1, flush=True); end = time.monotonic() + 2\nwhile time.monotonic() < end: pass"
+
+
+def perf_only(pid, **more):
+    missing = Perf(pid).available()
+    if missing:
+        pytest.skip(f"{missing.what}: {missing.why}")
+    return Watch([pid], sampler="perf", **more)
+
+
+def test_snapshots_fill_and_narrow(start):
+    watch = perf_only(start(LOOP).pid)
+    watch.start()
+    seen: list[Snapshot] = list(watch.snapshots(3, every=0.7))
+    assert seen[-1].done
+    assert not seen[0].done
+    with_rows = [s for s in seen if s.table.paths]
+    assert with_rows[-1].table.paths[0].path == "python"
+    counts = [s.table.paths[0].share.n for s in with_rows]
+    assert counts == sorted(counts)
+    assert counts[-1] > counts[0]
+    widths = [s.table.paths[0].share.ci[1] - s.table.paths[0].share.ci[0] for s in with_rows]
+    assert widths[-1] <= widths[0]
+    (thread,) = seen[-1].threads
+    assert thread.busy.value > 0.3
+
+
+def test_a_process_that_sleeps_waits(start):
+    watch = perf_only(start(SLEEP).pid)
+    watch.start()
+    last = list(watch.snapshots(2))[-1]
+    assert last.table.paths[0].path == "wait"
+    assert last.table.paths[0].share.value > 0.5
+
+
+def test_a_process_that_ends_is_told(start):
+    child = start(TIMED)
+    watch = perf_only(child.pid)
+    watch.start()
+    begin = time.monotonic()
+    last = list(watch.snapshots(60, every=0.3))[-1]
+    assert time.monotonic() - begin < 50
+    assert last.ended == (child.pid,)
+    assert last.table.paths[0].path == "python"
+
+
+def test_waiting_scales_the_rest():
+    tally = Tally()
+    tally.add(
+        [Stack(1, (Frame("f", "", "/a.py", 1, True),), 30), Stack(1, (Frame("mkl_blas_sgemm", "libmkl.so"),), 10)]
+    )
+    got = {r.path: r.share for r in _with_waiting(table(tally), idle=20, looks=40).paths}
+    assert got["wait"].value == 0.5
+    assert got["python"].value == 0.375
+    assert got["dense"].value == 0.125
+    assert sum(s.value for s in got.values()) == pytest.approx(1)
+    assert all(s.ci[0] <= s.value <= s.ci[1] for s in got.values())
+
+
+def test_no_such_process():
+    child = subprocess.Popen([sys.executable, "-c", "pass"])
+    child.wait()
+    with pytest.raises(NoProcess, match="does not exist"):
+        Watch([child.pid])
+    got = run(child.pid, "--seconds", 1)
+    assert got.exit_code == 2
+    assert got.stdout == ""
+    assert len(got.stderr.strip().splitlines()) == 1
+
+
+def test_bad_usage(start):
+    assert run(os.getpid(), "--sampler", "magic").exit_code == 2
+    assert run(os.getpid(), "--gentle", "--sampler", "perf").exit_code == 2
+
+
+def test_nothing_to_see(start, monkeypatch):
+    from sparsetui.evidence.records import Missing
+
+    for name in ("PySpy", "Perf"):
+        monkeypatch.setattr(
+            f"sparsetui.ingest.samplers.{name}.available", lambda self: Missing(self.name, "refused here")
+        )
+    got = run(start(LOOP).pid, "--seconds", 1)
+    assert got.exit_code == 3
+    assert "py-spy: refused here" in got.stderr
+    assert "perf: refused here" in got.stderr
+
+
+def test_json_and_session(start, tmp_path):
+    with Store(tmp_path).create("ranker") as writer:
+        session = writer.id
+    pid = start(LOOP).pid
+    got = run(pid, "--seconds", 3, "--json", "-", "--session", session, "--sessions", tmp_path)
+    assert got.exit_code in (0, 3), got.stderr
+    if got.exit_code == 3:
+        pytest.skip(got.stderr)
+    result = json.loads(got.stdout)
+    assert result["paths"][0]["path"] == "python"
+    assert {"paths", "samplers", "unavailable"} <= result.keys()
+    assert result["paths"][0]["share"]["n"] > 0
+    state = Store(tmp_path).open(session).state()
+    (evidence,) = state.evidence
+    assert (evidence.stage, evidence.probe, evidence.source["pids"]) == ("kernel", "attach", [pid])
+    assert state.native.paths[0].path == "python"
+    assert any("record" in c["argv"] for c in state.commands) or not any(
+        "py-spy" in s["name"] for s in result["samplers"]
+    )
+
+
+def test_gentle_never_stops_the_process(start):
+    got = run(start(LOOP).pid, "--seconds", 3, "--gentle", "--json", "-")
+    assert got.exit_code in (0, 3)
+    if got.exit_code == 0:
+        result = json.loads(got.stdout)
+        assert all(s["pause_share"] == 0 for s in result["samplers"])
+        assert any(c["caller"].endswith("loop") for c in result["callers"])
+
+
+def test_text_of_the_target_is_made_harmless(start):
+    tally = Tally()
+    tally.add([Stack(1, (Frame("f\x1b[2J", "", "/a\n.py", 1, True), Frame("k\x1b[31m", "x.so")), 3)])
+    watch = perf_only(start(LOOP).pid)
+    snapshot = watch.snapshot()
+    drawn = render(
+        Snapshot(**{f: getattr(snapshot, f) for f in Snapshot.__struct_fields__ if f != "table"}, table=table(tally))
+    )
+    assert all(line.isprintable() for line in drawn)
+
+
+def test_ctrl_c_keeps_what_was_seen(start):
+    code = "import typer\nfrom sparsetui.cli.attach import attach\na = typer.Typer(); a.command()(attach); a()"
+    child = subprocess.Popen(
+        [sys.executable, "-c", code, str(start(LOOP).pid), "--seconds", "60", "--sampler", "perf"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert b"watching" in child.stderr.readline()
+    time.sleep(3)
+    child.send_signal(signal.SIGINT)
+    out, _ = child.communicate(timeout=40)
+    if child.returncode == 3:
+        pytest.skip("perf may not look here")
+    assert child.returncode == 130
+    assert b"python" in out
