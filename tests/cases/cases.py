@@ -138,7 +138,7 @@ TRAPS: tuple[Case, ...] = (
     *_both("trap_dense", "T1", None, "dense is faster here and nothing claims otherwise", "the same in a function"),
     *_both("trap_same", "T2", None, "the two are one", "the same in a function"),
     *_both(
-        "trap_index", "T3", None, "64-bit indices on a product of 512 rows", "on a product of 448 rows",
+        "trap_index", "T3", None, "64-bit indices on a product of 1600 rows", "on a product of 1400 rows",
         ruled_out="execution.index-copy",
     ),
     *_both(

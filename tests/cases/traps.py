@@ -59,7 +59,7 @@ def same_closure_inputs():
 
 
 def _wide(index):
-    return FeedForward(Csr(csr(pruned(448, 320, 0.85, seed=7), index)), Csr(csr(pruned(320, 448, 0.85, seed=8), index)))
+    return FeedForward(Csr(csr(pruned(288, 224, 0.85, seed=7), index)), Csr(csr(pruned(224, 288, 0.85, seed=8), index)))
 
 
 def index_module_failing():
@@ -71,21 +71,21 @@ def index_module_comparator():
 
 
 def index_module_inputs():
-    return batches(512, 320, count=4)
+    return batches(1600, 224, count=4)
 
 
 def index_closure_failing():
-    weight = csr(pruned(512, 416, 0.8, seed=9), torch.int64)
+    weight = csr(pruned(320, 256, 0.8, seed=9), torch.int64)
     return lambda x: (weight @ x.t()).t()
 
 
 def index_closure_comparator():
-    weight = csr(pruned(512, 416, 0.8, seed=9))
+    weight = csr(pruned(320, 256, 0.8, seed=9))
     return lambda x: (weight @ x.t()).t()
 
 
 def index_closure_inputs():
-    return batches(448, 416, count=4)
+    return batches(1400, 256, count=4)
 
 
 # quality fell while execution is clean
