@@ -161,11 +161,11 @@ def _with_tail(times: object, share: float, rng: np.random.Generator) -> np.ndar
 
 def main(investigations: int) -> None:
     print(f"{investigations} investigations a cell, a look after every round; A/A: claims (slower only), same")
-    for count in (4, 6, 8, 10, 12, 16):
+    for count in (6, 8, 10, 12, 16):
         for name, host in HOSTS.items():
-            null = verdicts(101, investigations, count, pairs=2, **host)
-            three = verdicts(102, max(investigations // 4, 1), count, pairs=2, shift=np.log(1.03), **host)
-            ten = verdicts(103, max(investigations // 8, 1), count, pairs=2, shift=np.log(1.10), **host)
+            null = verdicts(101, investigations, count, **host)
+            three = verdicts(102, max(investigations // 4, 1), count, shift=np.log(1.03), **host)
+            ten = verdicts(103, max(investigations // 8, 1), count, shift=np.log(1.10), **host)
             n = investigations / 100.0
             print(
                 f"{count:3} rounds  {name:32} A/A {(null['slower'] + null['faster']) / n:5.2f} % "
