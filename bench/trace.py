@@ -35,7 +35,8 @@ OP = """  {
     "ts": %.3f, "dur": %.3f,
     "args": {
       "External id": %d,"Record function id": 0, "Concrete Inputs": ["", "", ""],
-      "Input type": ["float", "float", ""], "Input Strides": [[1024, 1], [1024, 1], [1]], "Input Dims": [[64, 1024], [1024, 1024], [1024]], "Ev Idx": %d
+      "Input type": ["float", "float", ""], "Input Strides": [[1024, 1], [1024, 1], [1]],
+      "Input Dims": [[64, 1024], [1024, 1024], [1024]], "Ev Idx": %d
     }
   }"""
 CALL = """  {
