@@ -126,7 +126,7 @@ def timed(python: str, code: str, path: Path) -> tuple[float, int] | None:
     """Seconds and peak bytes of one run in its own process, or None if it cannot run."""
     done = subprocess.run([python, "-c", code, str(path)], capture_output=True, text=True, timeout=3600)
     if done.returncode:
-        print(done.stderr.strip().splitlines()[-1:] or "", file=sys.stderr)
+        print(*done.stderr.strip().splitlines()[-1:], file=sys.stderr)
         return None
     seconds, peak, _ = done.stdout.strip().splitlines()[-1].split()
     return float(seconds), int(peak)
@@ -153,7 +153,7 @@ def main() -> None:
         print(f"sparsetui {ours[0]:.2f} s, {rate:.0f} MiB/s, peak {peak:.0f} MiB = {ours[1] / size:.2f} of the file")
         theirs = timed(told.hta, HTA, path)
         if theirs is None:
-            print("HolisticTraceAnalysis is not installed for that interpreter")
+            print("HTA       could not read it with that interpreter; its last words are above")
             result["hta"] = "unavailable"
         else:
             result |= {"hta_seconds": theirs[0], "hta_peak_bytes": theirs[1]}
