@@ -34,7 +34,8 @@ def chat(state: SessionState, *, redact: bool = False) -> str:
     else:
         lines.append(f"{STATUS.get(v.status, v.status)}: {v.summary}")
     if v is not None and v.status == "fault":
-        share = "" if v.share_of_regression is None else f", {figure(v.share_of_regression, percent=True)} of the gap"
+        closed = v.share_of_regression
+        share = f", {figure(closed, percent=True)} of the gap" if closed and closed.value is not None else ""
         lines.append(f"{v.mechanism} ({v.confidence}{share}), proved by {f.proof(v)}")
         who = f.state.owners.get(v.owner or "", "")
         lines.append(f"owner: {v.owner}{f' {who}' if who else ''}; fix: {v.fix or 'none named'}")
