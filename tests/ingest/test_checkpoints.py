@@ -76,11 +76,13 @@ def test_zeros_and_pattern_of_each_type(tmp_path, dtype, array):
         ("F64", 0x7FF << 52),
     ],
 )
-def test_non_finite_values_are_counted(dtype, bits):
+def test_non_finite_values_are_counted_and_negative_zero_is_zero(dtype, bits):
     element = ELEMENTS[dtype]
-    raw = np.array([bits, 0, 1], element.storage)
+    sign = 1 << (element.bits - 1)
+    largest = {"F8_E4M3": 0x7E, "F8_E5M2": 0x7B}.get(dtype, element.exponent - 1)  # finite
+    raw = np.array([bits, 0, 1, sign, largest, sign | largest], element.storage)
     assert nonfinite(raw, element) == 1
-    assert nonzero(raw, element).tolist() == [True, False, True]
+    assert nonzero(raw, element).tolist() == [True, False, True, False, True, True]
 
 
 def test_bands_of_a_large_tensor(tmp_path, monkeypatch):
@@ -206,7 +208,7 @@ def test_compressed_tensors_bitmask(tmp_path):
     assert (tensor["name"], tensor["layout"], tensor["zeros"]) == ("m.weight", "bitmask", 0.5)
     assert [c["holds"] for c in got["claims"]] == [True, True]
     ragged = np.zeros((3, 13), np.float32)
-    ragged[0, 12] = ragged[2, 3] = 1
+    ragged[0, 8] = ragged[2, 3] = 1
     write(file, bitmask(ragged))
     got = inspect(file)
     assert got["tensors"][0]["structure"]["shape"] == [3, 13]

@@ -67,8 +67,6 @@ def _path(frames: Sequence[Frame]) -> tuple[str, str]:
         if path == "dense" and _VECTOR_ROUTINE.search(frame.symbol):
             path = _VECTOR
         native.append((path, _label(frame)))
-    if native[0][1] == "[kernel]" and len(native) > 1:
-        native = native[1:]  # the kernel works for the function that called it: page faults of a memset, a read
     first = next((i for i, (p, _) in enumerate(native) if p != "unknown"), None)
     if first is None:
         return "unknown", _label(leaf)
