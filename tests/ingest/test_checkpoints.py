@@ -79,7 +79,8 @@ def test_zeros_and_pattern_of_each_type(tmp_path, dtype, array):
 def test_non_finite_values_are_counted_and_negative_zero_is_zero(dtype, bits):
     element = ELEMENTS[dtype]
     sign = 1 << (element.bits - 1)
-    largest = {"F8_E4M3": 0x7E, "F8_E5M2": 0x7B}.get(dtype, element.exponent - 1)  # finite
+    largest = {"F32": 0x7F7FFFFF, "F16": 0x7BFF, "BF16": 0x7F7F, "F8_E4M3": 0x7E, "F8_E5M2": 0x7B, "F64": 0x7FEF << 48}
+    largest = largest[dtype]  # finite
     raw = np.array([bits, 0, 1, sign, largest, sign | largest], element.storage)
     assert nonfinite(raw, element) == 1
     assert nonzero(raw, element).tolist() == [True, False, True, False, True, True]
