@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -275,8 +276,6 @@ def test_the_right_path_leads_with_either_sampler(start, code, path):
 
 
 def test_interrupt_ends_a_long_watch_with_what_was_seen(start):
-    import threading
-
     spy = PySpy(start(LOOP), 20)
     if spy.available():
         pytest.skip(spy.available().why)
@@ -286,6 +285,14 @@ def test_interrupt_ends_a_long_watch_with_what_was_seen(start):
     stacks = spy.collect(60)
     assert time.monotonic() - begin < 40
     assert sum(s.count for s in stacks) > 0
+
+
+def test_interrupt_before_py_spy_is_ready_is_no_failure(start):
+    spy = PySpy(start(LOOP))
+    if spy.available():
+        pytest.skip(spy.available().why)
+    threading.Timer(0.05, spy.interrupt).start()
+    assert isinstance(spy.collect(30), list)
 
 
 def test_not_python_is_told(start):

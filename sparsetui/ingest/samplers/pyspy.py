@@ -124,7 +124,8 @@ class PySpy:
                 text = Path(out).read_text("utf-8", "replace")
             except OSError:
                 text = ""
-            if not text.strip() and process.returncode:
+            # interrupted before it was ready, py-spy ends without a word and without a file: nothing was seen, that is all
+            if not text.strip() and process.returncode and ("Error" in err or not self._stop.is_set()):
                 raise SamplerError(self._refused(err))
         return parse(text, self.pid)
 
