@@ -53,6 +53,7 @@ class Mechanism:
     rivals: tuple[str, ...] = field(default=())
     needs: tuple[str, ...] = field(default=())  # extra probes (verbs) it wants before it can decide
     arguments: Callable[[Case], dict[str, Any]] | None = None  # what those probes are asked
+    late: bool = False  # those probes can wait until latency and interventions are measured
     net: bool = False  # its intervention is tried on the comparator as well, suspect there or not
     wants: Callable[[Case], bool] | None = None  # whether those are worth their time in this case
 

@@ -1,9 +1,8 @@
 """The census: every op of the step with layouts, dtypes, shapes and owner, by ``TorchDispatchMode``.
 
-It also knows which operands are constants. A tensor that no op of the step produced and that is no input existed before the
-step: it is a constant (a weight, a mask, a cache), wherever the code keeps it. Work whose every tensor operand is constant or
-derived from constants is the same on each step and could have been done once; that is what mask recompute, repeated
-conversions and per-step decompression have in common.
+It also knows which operands are constants (see :mod:`.tracker`). Work whose every tensor operand is constant or derived from
+constants is the same on each step and could have been done once; that is what mask recompute, repeated conversions and
+per-step decompression have in common.
 
 Aggregates are streamed: memory grows with the number of distinct (op, place, operands), never with the number of calls.
 """
@@ -12,14 +11,15 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, Hashable, List, Optional, Tuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from . import optable, tensors, walk
+from . import identity, optable, tensors, walk
 from .context import Context
 from .step import stepper
+from .tracker import Constant, Tracker
 
 _MAX_ROWS = 20_000
 _OURS = __file__.rsplit("/probes/", 1)[0]
@@ -74,78 +74,6 @@ class Owners:
         return ""
 
 
-class Constant:
-    """What the census knows of one constant operand."""
-
-    __slots__ = ("derived", "name", "tensor", "version", "zeros")
-
-    def __init__(self, name: str, tensor: torch.Tensor, derived: str) -> None:
-        self.name, self.tensor, self.derived = name, tensor, derived
-        self.zeros: Optional[float] = None
-        self.version = tensors.version(tensor)
-
-
-class Tracker:
-    """Which storages are constant, derived from constants, or fresh in this step."""
-
-    def __init__(self, names: Dict[int, str]) -> None:
-        self.names = names
-        self.fresh: Dict[int, Any] = {}  # storage key -> storage, kept alive so that keys are not reused in the step
-        self.derived: Dict[int, Constant] = {}
-        self.inputs: Dict[int, Any] = {}
-        self.constants: Dict[int, Constant] = {}
-        self.mutated: Dict[int, int] = {}  # constants that the step writes to (optimizers, caches)
-
-    def begin(self, inputs: Any) -> None:
-        self.fresh.clear()
-        self.derived.clear()
-        self.inputs = {k: t for t in tensors.flatten(inputs) for k in [tensors.key(t)] if k is not None}
-
-    def of(self, t: torch.Tensor) -> Optional[Constant]:
-        """The constant behind ``t``, or None for activations and inputs."""
-        k = tensors.key(t)
-        if k is None:
-            return None
-        if k in self.derived:
-            return self.derived[k]
-        if k in self.fresh or k in self.inputs or k in self.mutated:
-            return None
-        c = self.constants.get(k)
-        if c is None:
-            c = self.constants[k] = Constant(self.names.get(k, ""), t, "")
-        elif t.layout != torch.strided and c.tensor.layout == torch.strided:
-            c.tensor = t  # first seen through its values; the sparse tensor says more
-        return c
-
-    def produced(self, name: str, outs: List[torch.Tensor], ins: List[torch.Tensor], consts: List[Optional[Constant]],
-                 random: bool, mutates: bool) -> Optional[Constant]:  # fmt: skip
-        """Record the outputs of an op; returns the origin if they depend on constants only."""
-        all_const = bool(ins) and all(c is not None for c in consts) and not random
-        origin: Optional[Constant] = None
-        if all_const:
-            origin = max((c for c in consts if c is not None), key=lambda c: c.tensor.numel())
-        in_keys = {tensors.key(t) for t in ins}
-        for t in outs:
-            k = tensors.key(t)
-            if k is None:
-                continue
-            if k in in_keys:
-                if mutates and not all_const:
-                    self.derived.pop(k, None)
-                    if k in self.constants:
-                        self.mutated[k] = self.mutated.get(k, 0) + 1
-                    self.fresh[k] = tensors.values(t).untyped_storage()
-                continue  # a view: it shares its base's standing
-            self.fresh[k] = tensors.values(t).untyped_storage()
-            if all_const and origin is not None:
-                self.derived[k] = Constant(origin.name, t, (origin.derived + ">" if origin.derived else "") + name)
-            elif not ins and not random:
-                self.derived[k] = Constant("", t, name)  # a factory: constant until something is written into it
-            else:
-                self.derived.pop(k, None)
-        return origin
-
-
 class CensusMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts and times every op below autograd."""
 
@@ -177,8 +105,8 @@ class CensusMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise
         ns = time.perf_counter_ns() - t0
         outs = list(tensors.flatten(out, 3))
-        mutates = bool(func._schema.is_mutable)
-        origin = self.tracker.produced(name, outs, ins, consts, optable.is_random(name), mutates)
+        written = identity.written(func, args, kwargs)
+        origin = self.tracker.produced(name, outs, ins, consts, optable.is_random(name), written)
         if self.counting:
             self.calls += 1
             self._count(name, func, ins, consts, layouts, outs, origin, ns)
@@ -250,9 +178,12 @@ class CensusMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return row
 
     def _weight(self, t: torch.Tensor, c: Optional[Constant]) -> Dict[str, Any]:
-        zeros = c.zeros if c is not None and c.zeros is not None else tensors.zero_fraction(t)
+        view = (identity.identity(t), identity.versions(t))
+        zeros = c.zeros.get(view) if c is not None else None
+        if zeros is None:
+            zeros = tensors.zero_fraction(t)
         if c is not None:
-            c.zeros = zeros
+            c.zeros[view] = zeros
         b = tensors.bytes_by_part(t)
         return {"name": c.name if c else "", "derived": c.derived if c else "activation", "zeros": zeros,
                 "nnz": _nnz(t), "layout": tensors.layout(t), "dtype": tensors.dtype(t), "shape": list(t.shape),
@@ -298,51 +229,98 @@ def _bytes(t: torch.Tensor) -> int:
     return b["values"] + b["indices"]
 
 
-def names_of(ctx: Context) -> Dict[int, str]:
-    """Storage key -> name of every tensor that the callable holds (cached in the replica)."""
+def names_of(ctx: Context) -> Dict[Hashable, str]:
+    """Name of every tensor that the callable holds, by storage key and by identity (cached in the replica)."""
     if "names" not in ctx.state:
-        ctx.state["names"] = tensors.named(walk.held_tensors(ctx.fn))
-    names: Dict[int, str] = ctx.state["names"]
-    return names
+        held = walk.held_tensors(ctx.fn)
+        names: Dict[Hashable, str] = dict(tensors.named(held))
+        for name, t in held:
+            names.setdefault(identity.identity(t), name)
+        names.pop(None, None)
+        ctx.state["names"] = names
+    known: Dict[Hashable, str] = ctx.state["names"]
+    return known
 
 
 def census(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:
-    """Run ``steps`` steps under the mode. The first pass over the inputs finds which tensors the step itself writes to and is
-    not counted. Returns rows per step, and the mode's own cost as its observer effect."""
+    """Run ``steps`` steps under the mode. Plain steps come first, so that whatever the code caches is there, and two traced
+    ones that are not counted, which find what the step itself writes to. Returns rows over all counted steps, and the mode's
+    own cost as its observer effect."""
     run = stepper(ctx)
-    steps = int(args.get("steps", 4))
+    steps = max(1, int(args.get("steps", 4)))
     tracker = Tracker(dict(names_of(ctx)))
+    seconds = float(args.get("seconds", 5.0))
     with Owners(ctx.fn) as owners, run.mode():
+        plain, plain_ns = _repeat(steps, seconds / 2, lambda i: run(i))
         mode = CensusMode(owners, tracker)
+
+        def traced(i: int) -> Any:
+            tracker.begin(ctx.inputs[i % len(ctx.inputs)])
+            owners.stack.clear()
+            with mode:
+                return run(i)
+
         mode.counting = False
         for i in range(min(2, steps)):
-            tracker.begin(ctx.inputs[i % len(ctx.inputs)])
-            with mode:
-                run(i)
+            traced(i)
+        tracker.settle()
         mode.counting, mode.mode_ns = True, 0
-        plain_ns = traced_ns = 0
-        done = 0
-        deadline = time.perf_counter() + float(args.get("seconds", 5.0))
-        for i in range(steps):
-            t0 = time.perf_counter_ns()
-            run(i)
-            t1 = time.perf_counter_ns()
-            tracker.begin(ctx.inputs[i % len(ctx.inputs)])
-            with mode:
-                out = run(i)
-            traced_ns += time.perf_counter_ns() - t1
-            plain_ns += t1 - t0
-            done += 1
-            ctx.emit({"census": done, "of": steps})
-            if time.perf_counter() > deadline:
-                break
+        out: List[Any] = []
+
+        def counted(i: int) -> None:
+            out[:] = [traced(i)]
+            ctx.emit({"census": i + 1, "of": steps})
+
+        done, traced_ns = _repeat(steps, seconds, counted)
     rows = sorted(mode.rows.values(), key=lambda r: -r["ns"])
-    ctx.state["constants"] = {k: c.tensor for k, c in tracker.constants.items() if k not in tracker.mutated}
+    steady = {k: c for k, c in tracker.constants.items() if not tracker.is_mutated(c)}
+    ctx.state["constants"] = {k: c.tensor for k, c in steady.items()}
     ctx.state["constant_names"] = {k: c.name for k, c in tracker.constants.items()}
+    for c in tracker.constants.values():
+        for k in identity.storages(c.tensor)[:1]:
+            ctx.state["constant_names"].setdefault(k, c.name)
     return {
         "rows": rows, "failed": list(mode.failures.values()), "steps": done, "calls": mode.calls, "dropped": mode.dropped, "grad": run.grad,
-        "observer": {"plain_ms": plain_ns / done / 1e6, "traced_ms": traced_ns / done / 1e6},
+        "observer": {"plain_ms": plain_ns / plain / 1e6, "traced_ms": traced_ns / done / 1e6},
         "outputs": [tensors.describe(t) for t in tensors.flatten(out)][:8],
-        "constants": [dict(tensors.describe(c.tensor), name=c.name, mutated=k in tracker.mutated)
-                      for k, c in tracker.constants.items()][:2000],
+        "constants": [dict(tensors.describe(c.tensor), name=c.name, mutated=tracker.is_mutated(c))
+                      for c in tracker.constants.values()][:2000] + _written_to(tracker),
     }  # fmt: skip
+
+
+def _repeat(steps: int, seconds: float, once: Callable[[int], Any]) -> Tuple[int, int]:
+    """``once(i)`` for up to ``steps`` steps within ``seconds``, at least one; how many, and their time in ns."""
+    deadline = time.perf_counter() + seconds
+    begin = time.perf_counter_ns()
+    for i in range(steps):
+        once(i)
+        if time.perf_counter() > deadline:
+            break
+    return i + 1, time.perf_counter_ns() - begin
+
+
+def _written_to(tracker: Tracker) -> List[Dict[str, Any]]:
+    """The tensors that the step writes to."""
+    return [dict(tensors.describe(t), name=tracker.name(t, k), mutated=True) for k, t in tracker.targets.items()][:2000]
+
+
+def autopsy(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:
+    """Step once where the step is known to raise, and name the op that raised, with its operands.
+
+    ``failed`` holds ops in the order in which they first raised; the last one is the step's own end unless the exception came
+    from Python code.
+    """
+    error = ""
+    with Owners(ctx.fn) as owners, torch.no_grad():
+        mode = CensusMode(owners, Tracker(dict(names_of(ctx))))
+        mode.tracker.begin(ctx.inputs[0])
+        try:
+            with mode:
+                ctx.fn(*ctx.inputs[0])
+        except Exception as e:  # the user's code: whatever it raises is what is asked for
+            error = "%s: %s" % (type(e).__name__, (str(e).splitlines() or [""])[0][:300])
+    failed = list(mode.failures.values())
+    text = (
+        "%s raised: %s" % (failed[-1]["op"], failed[-1]["error"]) if failed else error or "it did not raise this time"
+    )
+    return {"failed": failed, "error": error, "summary": text}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Callable, Dict
 
 from .attention import attention
-from .census import census
+from .census import autopsy, census
 from .clock import arms, block, growth, loop, settle
 from .compiled import compiled
 from .context import Context
@@ -24,6 +24,7 @@ VERBS: Dict[str, Verb] = {
     "lock": lock,
     "inventory": inventory,
     "census": census,
+    "autopsy": autopsy,
     "profile": profile,
     "settle": settle,
     "block": block,

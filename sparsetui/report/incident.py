@@ -143,8 +143,6 @@ def _latency(metrics: Mapping[str, Any]) -> list[Block]:
 
 def _metric_rows(metrics: Mapping[str, Any]) -> list[tuple[Cell, ...]]:
     floor = metric(metrics, "latency_ms", "noise_floor")
-    if floor.value is None:
-        floor = metric(metrics, "latency_ms", "floor")
     rows: list[tuple[Cell, ...]] = [] if floor.value is None else [("noise floor", figure(floor, percent=True))]
     known = {key for key, _, _ in METRICS} | {"latency_ms"}
     order = [(k, w, p) for k, w, p in METRICS if k in metrics]

@@ -121,8 +121,11 @@ def take_clock(lab: Lab, until: float) -> None:
     with lab.journal.phase("execution", "clock", "interleaved latency of fresh process pairs"):
         while not lab.faults:
             lab.check_cancelled()
+            before = len(clock.rounds)
             _one_round(lab)
             mean = watch.lap()
+            if len(clock.rounds) == before:
+                break
             clock.planned = planned_rounds(len(clock.rounds), mean, lab.left - until)
             c = clock.comparison(THRESHOLD)
             left = max(0, clock.planned - len(clock.rounds))

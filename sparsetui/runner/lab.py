@@ -131,9 +131,11 @@ class Lab:
         return True
 
     def fault(self, e: WorkerFault) -> None:
+        """Keep a failure on record. One that only says that the budget ended does not count against the variant."""
         f = e.fault
         variant = "comparator" if "comparator" in f.label else "failing"
-        self.faults[variant] = f
+        if not (f.kind == "timeout" and self.left <= 0 and ("settle", variant) in self.payloads):
+            self.faults[variant] = f
         self.journal.append("fault", {"what": f"{f.label or 'worker'}: {f.verb or 'start'}", "why": f.message,
                                       "fault": msgspec.to_builtins(f)})  # fmt: skip
 
@@ -163,11 +165,26 @@ class Lab:
                         self.journal, self.first[v], v, stage, probe, args, limit, self.cancel, say
                     )
                 except WorkerFault as e:
+                    before = dict(self.faults)
                     self.fault(e)
                     if optional_s is not None:
-                        self.faults.pop(v, None)
+                        self.faults = before
                     if not self.first[v].alive:
                         return
+
+    def autopsy(self) -> None:
+        """Where a variant's step raised and its replica lives on: which op it was, and on what."""
+        for v, f in self.faults.items():
+            replica = self.first.get(v)
+            if f.kind != "exception" or replica is None or not replica.alive:
+                continue
+            with self.journal.phase("kernel", "autopsy", f"which op of the {v} variant raised"):
+                try:
+                    self.payloads[("autopsy", v)] = passes.simple(
+                        self.journal, replica, v, "kernel", "autopsy", {}, self.deadline(), self.cancel, _summary
+                    )
+                except WorkerFault as e:
+                    self.journal.append("fault", {"what": f"{v}: autopsy", "why": e.fault.message})
 
     def take_lock(self) -> None:
         self.each("ingress", "lock", {}, lambda p: f"{len(p['tags'])} tags", "tags that both variants run under")
@@ -264,7 +281,7 @@ class Lab:
         for m in all_mechanisms():
             for probe in m.needs:
                 have = (probe, "failing") in self.payloads
-                if m.late != late or have or self.faults or (m.wants is not None and not m.wants(case)):
+                if m.late != late or have or (m.wants is not None and not m.wants(case)):
                     continue
                 if self.left < self.budget_s * (0.05 if late else 0.35):
                     return
@@ -272,7 +289,7 @@ class Lab:
                 args: dict[str, Any] = {"seconds": self.budget_s / 30}
                 if m.arguments is not None:
                     args.update(m.arguments(case))
-                self.each(m.stage, probe, args, lambda p: str(p.get("summary", "")), m.question,
+                self.each(m.stage, probe, args, _summary, m.question,
                           optional_s=3 * self.budget_s / 30 + 5)  # fmt: skip
 
     # -- deciding ------------------------------------------------------------------------------------------------
@@ -320,7 +337,7 @@ class Lab:
         judged = [self.payloads.get(("quality", v)) for v in VARIANTS]
         if judged[0] and judged[1]:
             drift, metric = passes.quality_drift(judged[0]["metrics"], judged[1]["metrics"])
-        wanted = {probe for m in all_mechanisms() for probe in m.needs} | {"lock"}
+        wanted = {probe for m in all_mechanisms() for probe in m.needs} | {"lock", "autopsy"}
         ids = {(e.probe, e.variant or ""): e.id for e in self.journal.state().evidence}
         tried = {k: dataclasses.replace(t, closure=self.closure(k)) for k, t in self.trials.items()}
         return Case(
@@ -343,3 +360,7 @@ class Lab:
     @property
     def open_gap(self) -> str:
         return gap(self.case())[0]
+
+
+def _summary(payload: dict[str, Any]) -> str:
+    return str(payload.get("summary", ""))

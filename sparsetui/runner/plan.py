@@ -28,6 +28,7 @@ def run_plan(lab: Lab) -> None:
         lab.check_cancelled()
         lab.run_pass(name)
         if lab.faults:
+            lab.autopsy()
             lab.extra_probes(late=False)
             return
     lab.extra_probes(late=False)

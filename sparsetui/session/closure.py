@@ -93,7 +93,7 @@ def _gate_name(text: str) -> str:
 
 def _lock(state: SessionState) -> Found:
     lock = state.lock or (state.result.lock if state.result else None)
-    if lock is None:
+    if lock is None or not lock.tags:
         return Found(None, "the tags of the two variants were not compared")
     proof = _evidence(state, "lock")
     meant = [d.tag for d in lock.differs if d.declared]
@@ -272,8 +272,7 @@ def _ratio(state: SessionState) -> Number:
 
 def _floor(state: SessionState) -> Number:
     """The A/A noise floor of the clock, as a ratio - 1."""
-    floor = _number(_metrics(state), "latency_ms", "floor")
-    return floor if floor.value is not None else _number(_metrics(state), "noise_floor")
+    return _number(_metrics(state), "latency_ms", "noise_floor")
 
 
 def _evidence(state: SessionState, probe: str) -> tuple[str, ...]:

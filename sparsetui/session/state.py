@@ -251,6 +251,8 @@ class Folder:
             self._lists.setdefault(_APPENDS[kind], []).append(item)
         elif kind in _LAST_WINS:
             v[kind] = body
+            if kind == "result":
+                v.pop("interrupted", None)  # a later run came to its end
         elif kind == "session":
             v.update({k: str(body.get(k, "")) for k in ("title", "workload", "host", "tool")})
         elif kind == "workload":

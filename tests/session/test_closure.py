@@ -31,7 +31,7 @@ METRICS = {
         "failing": {"p50": _ms(3.9), "p95": _ms(4.2), "p99": _ms(4.8)},
         "comparator": {"p50": _ms(0.73), "p95": _ms(0.8), "p99": _ms(0.9)},
         "ratio": {"value": 5.34, "ci": [5.29, 5.4], "unit": "x"},
-        "floor": {"value": 0.008, "unit": ""},
+        "noise_floor": {"value": 0.008, "unit": ""},
     },
     "quality_drift": {"value": 0.002, "ci": [0.001, 0.003]},
 }
@@ -117,7 +117,7 @@ FAILING = {
         {"metrics": _latency(ratio={"value": 1.01, "ci": [0.99, 1.03]})},
         "1.01 [0.99, 1.03] is not beyond the noise floor of 0.8%",
     ),
-    "stable": ({"metrics": _latency(floor={"value": 0.08}, ratio={"value": 1.1})}, "noise floor 8.0%"),
+    "stable": ({"metrics": _latency(noise_floor={"value": 0.08}, ratio={"value": 1.1})}, "noise floor 8.0%"),
     "mechanism": ({"result": _verdict(confidence="suspected")}, "only suspected"),
     "tails": (
         {
@@ -235,8 +235,8 @@ def test_what_counts_as_reproduced() -> None:
 
 def test_a_large_regression_stands_on_a_rougher_floor() -> None:
     rough = {"value": 0.2}
-    assert _gate(_with(metrics=_latency(floor=rough)), "stable").state == "passed"
-    assert _gate(_with(metrics=_latency(floor=rough, ratio={"value": 1.3})), "stable").state == "failed"
+    assert _gate(_with(metrics=_latency(noise_floor=rough)), "stable").state == "passed"
+    assert _gate(_with(metrics=_latency(noise_floor=rough, ratio={"value": 1.3})), "stable").state == "failed"
 
 
 def test_an_artifact_counts_only_when_the_session_holds_it() -> None:

@@ -179,7 +179,7 @@ MECHANISMS = [
         closes="no allocation of the dense size under backward",
     ),
     Mechanism(
-        id="execution.memory-growth", owner="PR", suspect=_memory_growth, needs=("growth",),
+        id="execution.memory-growth", owner="PR", suspect=_memory_growth, needs=("growth",), late=True,
         question="Does memory or gradient nnz grow with the steps?",
         fix="drop or coalesce gradients each step, and keep no reference to the graph",
         boundary="the training or serving loop",
@@ -187,7 +187,7 @@ MECHANISMS = [
         closes="no slope of resident memory or gradient nnz over steps",
     ),
     Mechanism(
-        id="execution.bandwidth-bound", owner="RT", suspect=_bandwidth_bound, needs=("roofs",), wants=_sparse_products,
+        id="execution.bandwidth-bound", owner="RT", suspect=_bandwidth_bound, needs=("roofs",), late=True, wants=_sparse_products,
         question="Do the sparse kernels run at the memory roof, and how much of it is metadata?",
         fix="int32 indices, blocks, or fewer non-zeros",
         boundary="the storage format of the named weights",

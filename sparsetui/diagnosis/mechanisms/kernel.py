@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 from sparsetui.diagnosis.case import SPARSE_LAYOUTS, Case, Payload
 from sparsetui.diagnosis.mechanism import Mechanism, Suspicion
 from sparsetui.diagnosis.mechanisms._common import count, percent, places, total_ms
@@ -33,35 +35,38 @@ def _wrong_orientation(case: Case, variant: str) -> Suspicion | None:
     )
 
 
+def _on_sparse(ops: Iterable[Payload]) -> list[Payload]:
+    return [f for f in ops if any(o["layout"] in SPARSE_LAYOUTS for o in f["operands"])]
+
+
 def _unsupported(case: Case, variant: str) -> Suspicion | None:
-    failed = [
-        f
-        for f in case.census.get(variant, {}).get("failed", ())
-        if any(o["layout"] in SPARSE_LAYOUTS for o in f["operands"])
-    ]
-    probe = case.extra.get(("support", variant), {})
-    without = [p for p in probe.get("products", ()) if not p["ok"]]
+    failed = _on_sparse(case.census.get(variant, {}).get("failed", ()))
+    fatal = _on_sparse(case.extra.get(("autopsy", variant), {}).get("failed", ()))
     forced = forced_densify(case, variant)
-    at_build = [f for f in case.build.get(variant, {}).get("failed", ())]
-    died = case.died.get(variant, "")
-    fatal = bool(died) and bool(without)
-    if not failed and not forced and not at_build and not fatal:
+    if not failed and not forced and not fatal:
         return None
     ms = total_ms(case, forced, variant)
-    first = (failed or at_build or [{"error": died or without[0]["error"], "op": "product"}])[0]
-    what = ", ".join(sorted({f"{p['layout']} {p['dtype']}" for p in without})) or "these operands"
+    raised = fatal or failed
+    places_ = places(forced) or tuple(Place(module=str(f["module"] or f["place"]), op=str(f["op"])) for f in raised[:4])
     return Suspicion(
-        summary=f"no kernel for {what}: {first['op']} raises '{first['error']}'"
-        + ("" if fatal else ", and the code falls back to dense"),
-        where=places(forced)
-        or tuple(Place(module=str(f.get("module") or f.get("place")), op=str(f["op"])) for f in failed[:4]),
+        summary=f"no kernel for {_what(case, variant, raised)}"
+        + ("" if fatal else ", so the code falls back to dense"),
+        where=places_,
         figure=count(ms, "ms a step in the fallback") if forced else None,
-        passes=(("census", variant), ("support", variant)),
+        passes=(("autopsy" if fatal else "census", variant), ("support", variant), ("inventory", variant)),
         broken="the step fails for want of a kernel" if fatal else "",
         ms=ms,
         share=case.share_of_step(ms, variant),
-        intervention="csr-twin" if at_build and not forced else None,
     )
+
+
+def _what(case: Case, variant: str, raised: Sequence[Payload]) -> str:
+    if raised:
+        f = raised[-1]
+        operands = " and ".join(f"{o['layout']} {o['dtype']}" for o in f["operands"])
+        return f"{f['op']} on {operands} ({f['error']})"
+    bad = [p for p in case.extra.get(("support", variant), {}).get("products", ()) if not p["ok"]]
+    return ", ".join(sorted({f"{p['layout']} {p['dtype']}" for p in bad}))
 
 
 def _has_sparse(case: Case) -> bool:
