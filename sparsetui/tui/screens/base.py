@@ -46,7 +46,7 @@ class Sheet(Screen[None], inherit_bindings=False):
     TITLE_TEXT: ClassVar[str] = ""
     FOOTER: ClassVar[tuple[str, ...]] = ()  # action ids, most important first; help and quit are always there
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]
-    VERTICAL_BREAKPOINTS = [(0, "-short"), (30, "-tall")]
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (30, "-tall"), (46, "-high")]
     AUTO_FOCUS = ""
 
     app: SparseApp
@@ -60,6 +60,7 @@ class Sheet(Screen[None], inherit_bindings=False):
         super().__init__()
         self._note: tuple[str, str] | None = None
         self._note_timer: Timer | None = None
+        self._redraw_due = False
 
     @property
     def desk(self) -> Desk:
@@ -101,6 +102,15 @@ class Sheet(Screen[None], inherit_bindings=False):
 
     def on_resize(self) -> None:
         self.call_after_refresh(self.redraw)
+
+    def on_block_sized(self) -> None:
+        if not self._redraw_due:
+            self._redraw_due = True
+            self.call_after_refresh(self._redraw_sized)
+
+    def _redraw_sized(self) -> None:
+        self._redraw_due = False
+        self.redraw()
 
     def first_focus(self) -> Widget | None:
         return next((w for w in self.query(Block) if w.can_focus), None)

@@ -13,6 +13,7 @@ from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 from textual.geometry import Region
+from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
@@ -58,6 +59,12 @@ class Block(Widget):
     DEFAULT_CSS = """
     Block { height: 1fr; width: 1fr; }
     """
+
+    class Sized(Message):
+        """The block has another size: lines that were made for the old one have to be made again."""
+
+        def can_replace(self, message: Message) -> bool:
+            return isinstance(message, Block.Sized)
 
     def __init__(self, *args: Any, title: str = "", **kwargs: Any) -> None:
         super().__init__(*args, markup=False, **kwargs)
@@ -149,6 +156,7 @@ class Block(Widget):
 
     def on_resize(self) -> None:
         self._painted.clear()
+        self.post_message(self.Sized())
 
     # scrolling, by lines
 
