@@ -233,7 +233,8 @@ def names_of(ctx: Context) -> Dict[Hashable, str]:
     """Name of every tensor that the callable holds, by storage key and by identity (cached in the replica)."""
     if "names" not in ctx.state:
         held = walk.held_tensors(ctx.fn)
-        names: Dict[Hashable, str] = dict(tensors.named(held))
+        names: Dict[Hashable, str] = {}
+        names.update(tensors.named(held))
         for name, t in held:
             names.setdefault(identity.identity(t), name)
         names.pop(None, None)
@@ -280,7 +281,8 @@ def census(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:
         for k in identity.storages(c.tensor)[:1]:
             ctx.state["constant_names"].setdefault(k, c.name)
     return {
-        "rows": rows, "failed": list(mode.failures.values()), "steps": done, "calls": mode.calls, "dropped": mode.dropped, "grad": run.grad,
+        "rows": rows, "failed": list(mode.failures.values()), "steps": done, "calls": mode.calls, "dropped": mode.dropped,
+        "grad": run.grad,
         "observer": {"plain_ms": plain_ns / plain / 1e6, "traced_ms": traced_ns / done / 1e6},
         "outputs": [tensors.describe(t) for t in tensors.flatten(out)][:8],
         "constants": [dict(tensors.describe(c.tensor), name=c.name, mutated=tracker.is_mutated(c))

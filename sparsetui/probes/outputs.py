@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from typing import Any, Dict, List, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import numpy as np
 import torch
@@ -17,12 +17,14 @@ from .step import seeded, stepper
 TOLERANCE = {"float64": 1e-9, "float32": 1e-3, "bfloat16": 4e-2, "float16": 1e-2, "complex64": 1e-3, "complex128": 1e-9}
 
 
-def run_outputs(ctx: Context, count: int) -> List[List[torch.Tensor]]:
-    """The output tensors of ``count`` steps from a fixed seed, dense, detached."""
+def run_outputs(ctx: Context, count: int, begin: Optional[Callable[[], None]] = None) -> List[List[torch.Tensor]]:
+    """The output tensors of ``count`` steps from a fixed seed, dense, detached; ``begin`` is called before each."""
     run = stepper(ctx)
     out = []
     with run.mode(), seeded():
         for i in range(count):
+            if begin is not None:
+                begin()
             out.append([_plain(t) for t in tensors.flatten(run(i))])
     return out
 

@@ -102,6 +102,17 @@ def nonzeros(t: torch.Tensor) -> int:
     return int(torch.count_nonzero(values(t).detach()))
 
 
+def telling(vals: torch.Tensor) -> torch.Tensor:
+    """Mask of the values that count: not zero, nor, in floating dtypes, below the dtype's resolution of the largest one."""
+    if vals.numel() == 0 or not (vals.is_floating_point() or vals.is_complex()):
+        return vals != 0
+    mag = vals.abs()
+    top = mag.max()
+    if not bool(torch.isfinite(top)):
+        return vals != 0
+    return mag > top * torch.finfo(vals.dtype).eps
+
+
 def zero_fraction(t: torch.Tensor) -> float:
     """Share of the logical entries that are zero, whether stored or not."""
     n = t.numel()

@@ -33,6 +33,7 @@ def _prepare(ctx: Context) -> Rewrites:
     product, folding = ProductRewrite(ctx, _make), Folding(ctx, _wanted)
     r = Rewrites([product.match, folding.match])
     r.each_step.append(folding.begin)
+    r.on_write += [product.wrote, folding.wrote]
     product.owner = folding.owner = r
     return r
 

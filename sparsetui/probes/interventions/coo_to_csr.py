@@ -1,4 +1,5 @@
-"""A COO operand, or each matrix of a batched sparse one, becomes CSR (int32 indices, sparse side left), so that the vendor kernel runs instead of the generic loop."""
+"""A COO operand, or each matrix of a batched sparse one, becomes CSR (int32 indices, sparse side left), so that the vendor
+kernel runs instead of the generic loop."""
 
 from __future__ import annotations
 

@@ -14,11 +14,10 @@ from .products import Twin, rewrites
 
 def _make(w: torch.Tensor, side: int) -> Optional[Twin]:
     lay = tensors.layout(w)
-    if lay not in ("csr", "csc", "coo") or w.dim() != 2:
-        return None
     vals = tensors.values(w)
-    mag = vals.abs()
-    keep = mag > (mag.max() * torch.finfo(vals.dtype).eps if vals.numel() else 0)
+    if lay not in ("csr", "csc", "coo") or w.dim() != 2 or vals.dim() != 1:
+        return None
+    keep = tensors.telling(vals)
     if bool(keep.all()):
         return None
     p = tensors.parts(w)

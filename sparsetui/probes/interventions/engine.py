@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional, Set
+from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional, Set, Tuple
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .. import optable
+from .. import identity, optable
 from ..context import Context
 
 # (func, args, kwargs, active) -> the op's result; NotImplemented leaves the op alone
@@ -36,17 +36,29 @@ class Rewrites(Prepared):
     def __init__(self, matches: List[Match]) -> None:
         super().__init__()
         self._matches = matches
-        self._table: Dict[Any, Optional[Handler]] = {}
+        self._table: Dict[Any, Tuple[Optional[Handler], bool]] = {}
         self.each_step: List[Callable[[], None]] = []
+        self.on_write: List[Callable[[int], None]] = []  # told the key of each storage that the step writes to
+        self.contiguous = False  # whether results have to be laid out as the original op would
 
-    def handler(self, func: Any) -> Optional[Handler]:
+    def handler(self, func: Any) -> Tuple[Optional[Handler], bool]:
+        """The handler of an op, if any, and whether the op may write into its operands (such an op is never replaced)."""
         try:
             return self._table[func]
         except KeyError:
             name = optable.base_name(func)
-            found = next((h for h in (m(name, func) for m in self._matches) if h is not None), None)
-            self._table[func] = found
-            return found
+            writes = bool(func._schema.is_mutable) or identity.hides_writes(name)
+            found = None
+            if not writes:
+                found = next((h for h in (m(name, func) for m in self._matches) if h is not None), None)
+            self._table[func] = (found, writes)
+            return found, writes
+
+    def wrote(self, func: Any, args: Any, kwargs: Dict[str, Any]) -> None:
+        for t in identity.written(func, args, kwargs):
+            for k in identity.storages(t):
+                for tell in self.on_write:
+                    tell(k)
 
     def begin(self) -> None:
         for f in self.each_step:
@@ -61,12 +73,14 @@ class Rewrites(Prepared):
 class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, rewrites: Rewrites, active: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._handler, self._active = rewrites.handler, active
+        self._rewrites, self._handler, self._active = rewrites, rewrites.handler, active
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        h = self._handler(func)
-        if h is not None:
+        h, writes = self._handler(func)
+        if writes:
+            self._rewrites.wrote(func, args, kwargs)
+        elif h is not None:
             out = h(func, args, kwargs, self._active)
             if out is not NotImplemented:
                 return out

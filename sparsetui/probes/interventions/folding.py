@@ -6,64 +6,84 @@ conversion of a freshly masked weight is still recognised as the same conversion
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, Hashable, List, Optional
 
 import torch
 
-from .. import optable, tensors
+from .. import identity, optable, tensors
 from ..context import Context
 from .engine import Handler, Rewrites
 from .products import constants
 
 _LEARNING_STEPS = 4  # by then every constant op has been seen
 _MAX_MISSES = 64  # an op that still misses this often has operands that change: it is not constant after all
+_UNUSED_STEPS = 8  # a result that no step asked for in this many rounds over the inputs is given up
+
+
+class _Kept:
+    """The result of a folded op, and the step that last asked for it."""
+
+    __slots__ = ("out", "step", "versions")
+
+    def __init__(self, out: Any, step: int) -> None:
+        self.out, self.step = out, step
+        self.versions = [identity.versions(t) for t in tensors.flatten(out, 3)]
+
+    def intact(self) -> bool:
+        return [identity.versions(t) for t in tensors.flatten(self.out, 3)] == self.versions
 
 
 class Folding:
     """``wanted(family, name, args)`` picks the ops to fold; all others are only followed."""
 
     def __init__(self, ctx: Context, wanted: Callable[[str, str, List[torch.Tensor]], bool]) -> None:
-        self.leaves = constants(ctx)
+        self.leaves: Dict[int, Any] = dict(constants(ctx))  # storage key -> what keeps that storage alive
         for t in tensors.flatten(ctx.inputs):
-            self.leaves.discard(tensors.key(t) or -1)
+            for k in identity.storages(t):
+                self.leaves.pop(k, None)
         self.wanted = wanted
-        self.kept: Dict[Any, Tuple[Any, List[int]]] = {}
-        self.sigs: Dict[int, Any] = {}
+        self.kept: Dict[Hashable, _Kept] = {}
+        self.results: Dict[int, Hashable] = {}  # storage key of a kept result -> its signature
+        self.writes: Dict[int, int] = {}  # how often leaves were written to
+        self.sigs: Dict[int, Hashable] = {}
         self.alive: List[Any] = []
         self.misses: Dict[str, int] = {}
         self.steps = 0
+        self.patience = _UNUSED_STEPS * max(1, len(ctx.inputs))
         self.owner: Optional[Rewrites] = None
-        self.names: Dict[int, str] = ctx.state.get("constant_names", {})
+        self.names: Dict[Hashable, str] = ctx.state.get("constant_names", {})
 
     def begin(self) -> None:
         self.steps += 1
         self.sigs.clear()
         self.alive.clear()
+        for sig in [s for s, kept in self.kept.items() if self.steps - kept.step > self.patience]:
+            self.drop(sig)
+
+    def wrote(self, k: int) -> None:
+        """The step wrote into a storage: it no longer holds what its signature says."""
+        self.sigs.pop(k, None)
+        if k in self.leaves:
+            self.writes[k] = self.writes.get(k, 0) + 1
+        if k in self.results:
+            self.drop(self.results[k])
 
     def match(self, name: str, func: Any) -> Optional[Handler]:
         fam = optable.family(name, getattr(func, "tags", ()))
-        if fam in ("view", "product", "conv", "recurrent", "attention", "collective"):
+        if fam in ("view", "product", "conv", "recurrent", "attention", "collective") or optable.is_random(name):
             return None
-        if optable.is_random(name):
-            return None
-        mutable = bool(func._schema.is_mutable)
 
         def handle(func: Any, args: Any, kwargs: Dict[str, Any], active: bool) -> Any:
             ins = list(tensors.flatten((args, kwargs), 3))
-            if mutable:
-                if ins:
-                    self.sigs.pop(tensors.key(ins[0]) or -1, None)
-                return NotImplemented
             sig = self.signature(func, args, kwargs, ins)
             if sig is None:
                 return NotImplemented
             take = self.wanted(fam, name, ins)
             if take:
                 hit = self.kept.get(sig)
-                if hit is not None and self.fresh(hit):
-                    if not active:
-                        return self.note(func(*args, **kwargs), sig)
-                    return self.reuse(hit[0])
+                if hit is not None and hit.intact():
+                    hit.step = self.steps
+                    return self.reuse(hit.out, sig) if active else self.note(func(*args, **kwargs), sig)
                 if self.misses.get(name, 0) > _MAX_MISSES:
                     return NotImplemented
             out = func(*args, **kwargs)
@@ -73,70 +93,89 @@ class Folding:
 
         return handle
 
-    def signature(self, func: Any, args: Any, kwargs: Any, ins: List[torch.Tensor]) -> Any:
-        parts: List[Any] = []
-        for t in ins:
-            k = tensors.key(t)
-            s = self.sigs.get(k) if k is not None else None
-            if s is None:
-                if k is None or k not in self.leaves:
-                    return None
-                s = (k, tensors.version(t))
-            # views of one storage are told apart by what they look at
-            parts.append((s, t.layout, tuple(t.shape), tuple(t.stride()) if t.layout == torch.strided else ()))
+    def signature(self, func: Any, args: Any, kwargs: Any, ins: List[torch.Tensor]) -> Hashable:
+        """What the result follows from, or None where that may differ from step to step."""
         if not ins:
             return None
-        scalars = tuple(repr(a) for a in _scalars(args)) + tuple(f"{k}={_plain(v)}" for k, v in sorted(kwargs.items()))
-        return (func, tuple(parts), scalars)
+        parts: List[Hashable] = []
+        for t in ins:
+            ident = identity.identity(t)
+            if ident is None:
+                return None
+            stands: List[Hashable] = []
+            for k, v in zip(identity.storages(t), identity.versions(t)):
+                s = self.sigs.get(k)
+                if s is None:
+                    if k not in self.leaves:
+                        return None
+                    s = (k, v, self.writes.get(k, 0))
+                stands.append(s)
+            # views of one storage are told apart by what they look at; its key changes where it is made anew on each step
+            parts.append((tuple(stands), _windows(t)))
+        return (func, tuple(parts), _form(args), _form(sorted(kwargs.items())))
 
-    def note(self, out: Any, sig: Any) -> Any:
+    def note(self, out: Any, sig: Hashable) -> Any:
         for i, t in enumerate(tensors.flatten(out, 3)):
-            k = tensors.key(t)
-            if k is not None and k not in self.leaves:
-                self.sigs[k] = (sig, i)
-                self.alive.append(tensors.values(t).untyped_storage())
+            for j, p in enumerate(tensors.parts(t).values()):
+                k = tensors.key(p)
+                if k is not None and k not in self.leaves:
+                    self.sigs[k] = (sig, i, j)
+                    self.alive.append(p.untyped_storage())
         return out
 
-    def keep(self, name: str, sig: Any, out: Any, ins: List[torch.Tensor]) -> None:
-        outs = list(tensors.flatten(out, 3))
+    def keep(self, name: str, sig: Hashable, out: Any, ins: List[torch.Tensor]) -> None:
         if self.steps > _LEARNING_STEPS:
             self.misses[name] = self.misses.get(name, 0) + 1
-        self.kept[sig] = (out, [tensors.version(t) for t in outs])
+        self.drop(sig)
+        self.kept[sig] = _Kept(_detached(out), self.steps)
+        for t in tensors.flatten(out, 3):
+            for k in identity.storages(t):
+                self.results[k] = sig
         if self.owner is not None:
             for t in ins:
                 self.owner.where.add(self.names.get(tensors.key(t) or -1, "") or optable.short(name))
 
-    def fresh(self, hit: Tuple[Any, List[int]]) -> bool:
-        return [tensors.version(t) for t in tensors.flatten(hit[0], 3)] == hit[1]
+    def drop(self, sig: Hashable) -> None:
+        kept = self.kept.pop(sig, None)
+        if kept is not None:
+            for t in tensors.flatten(kept.out, 3):
+                for k in identity.storages(t):
+                    self.results.pop(k, None)
 
-    def reuse(self, out: Any) -> Any:
+    def reuse(self, out: Any, sig: Hashable) -> Any:
         if self.owner is not None:
             self.owner.applied += 1
-        if isinstance(out, torch.Tensor):
-            k = tensors.key(out)
-            if k is not None:
-                self.leaves.add(k)  # kept for good, so its key stays its own
-            return out.detach()
-        return out
+        return self.note(_detached(out), sig)
 
 
-def _scalars(args: Any) -> List[Any]:
-    out: List[Any] = []
-    for a in args:
-        if isinstance(a, (list, tuple)):
-            out += _scalars(a)
-        elif not isinstance(a, torch.Tensor):
-            out.append(a)
+def _windows(t: torch.Tensor) -> Hashable:
+    """The identity of a tensor without its storages."""
+    return (t.layout, tuple(t.shape), *((p.dtype, tuple(p.shape), p.stride(), p.storage_offset(), p.is_conj(), p.is_neg())
+                                        for p in tensors.parts(t).values()))  # fmt: skip
+
+
+def _detached(out: Any) -> Any:
+    """Aliases of the tensors in a result, without a graph: autograd marks what it is handed, so each caller gets its own."""
+    if isinstance(out, torch.Tensor):
+        return out.detach()
+    if isinstance(out, (list, tuple)):
+        return type(out)(_detached(o) for o in out)
     return out
 
 
-def _plain(v: Any) -> str:
-    return "tensor" if isinstance(v, torch.Tensor) else repr(v)
+def _form(obj: Any) -> Hashable:
+    """Arguments with their tensors blanked: numbers, flags, and where in the lists the tensors stand."""
+    if isinstance(obj, torch.Tensor):
+        return "tensor"
+    if isinstance(obj, (list, tuple)):
+        return tuple(_form(o) for o in obj)
+    return repr(obj)
 
 
 def fold(ctx: Context, wanted: Callable[[str, str, List[torch.Tensor]], bool]) -> Rewrites:
     f = Folding(ctx, wanted)
     r = Rewrites([f.match])
     r.each_step.append(f.begin)
+    r.on_write.append(f.wrote)
     f.owner = r
     return r

@@ -1,21 +1,21 @@
 """Rewriting products: the constant or sparse operand of a matrix product is replaced by a twin of the same matrix.
 
-A twin is made once per (storage, version, layout, side) and kept. Only constants and inputs get twins: an operand made afresh
-on each step would have to be converted on each step.
+A twin is made once per (identity, version, side) and kept until its operand is written to. Only constants and inputs get
+twins: an operand made afresh on each step would have to be converted on each step.
 """
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, NamedTuple, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Hashable, NamedTuple, Optional, Tuple
 
 import torch
 
-from .. import optable, tensors
+from .. import identity, optable, tensors
 from ..census import census
 from ..context import Context
 from .engine import Handler, Rewrites
 
-aten = torch.ops.aten
+_MOST_REMADE = 8
 
 
 class Twin(NamedTuple):
@@ -59,16 +59,20 @@ def take_apart(name: str, args: Any, kwargs: Dict[str, Any]) -> Optional[Call]:
     return None
 
 
-def constants(ctx: Context) -> Set[int]:
-    """Storage keys of operands that may get a twin; finds them by a short census where none was taken here."""
+def constants(ctx: Context) -> Dict[int, torch.Tensor]:
+    """Storage key -> tensor of the model's constants, sparse ones with all their parts; found by a short census where none
+    was taken here. Whoever keeps the keys has to keep the tensors too: the key of a dead storage is given to another."""
     if "constants" not in ctx.state:
         census(ctx, {"steps": 1})
-    keys = set(ctx.state["constants"])
-    for t in tensors.flatten(ctx.inputs):
-        k = tensors.key(t)
-        if k is not None:
-            keys.add(k)
-    return keys
+    return {k: t for t in ctx.state["constants"].values() for k in identity.storages(t)}
+
+
+class _Kept(NamedTuple):
+    """A twin, the operand that it stands for (kept, so that its storages' keys stay its own) and that one's state then."""
+
+    twin: Optional[Twin]
+    operand: torch.Tensor
+    state: Tuple[int, ...]
 
 
 class ProductRewrite:
@@ -76,15 +80,23 @@ class ProductRewrite:
 
     def __init__(self, ctx: Context, make: Maker) -> None:
         self.allowed = constants(ctx)
-        self.names: Dict[int, str] = ctx.state.get("constant_names", {})
+        self.allowed.update({k: t for t in tensors.flatten(ctx.inputs) for k in identity.storages(t)})
+        self.names: Dict[Hashable, str] = ctx.state.get("constant_names", {})
         self.make = make
-        self.twins: Dict[Tuple[Any, ...], Optional[Twin]] = {}
+        self.twins: Dict[Hashable, _Kept] = {}
+        self.remade: Dict[Hashable, int] = {}
         self.owner: Optional[Rewrites] = None
-        self.contiguous = False
+
+    def wrote(self, k: int) -> None:
+        """The step wrote into a storage: what was made of it is void."""
+        if k in self.allowed and self.twins:
+            for slot in [s for s, kept in self.twins.items() if k in identity.storages(kept.operand)]:
+                del self.twins[slot]
+                self.remade[slot] = self.remade.get(slot, 0) + 1
 
     def match(self, name: str, func: Any) -> Optional[Handler]:
         s = optable.short(name)
-        if s not in _MM | _ADDMM | _MV | _ADDMV | _BMM or func._schema.is_mutable or "out" in func._overloadname:
+        if s not in _MM | _ADDMM | _MV | _ADDMV | _BMM:
             return None
 
         def handle(func: Any, args: Any, kwargs: Dict[str, Any], active: bool) -> Any:
@@ -104,18 +116,27 @@ class ProductRewrite:
         for side, w, other in ((0, call.left, call.right), (1, call.right, call.left)):
             if tensors.is_sparse(other):
                 continue
-            k = tensors.key(w)
-            if k is None or k not in self.allowed:
+            keys = identity.storages(w)
+            if not keys or any(k not in self.allowed for k in keys):
                 continue
-            slot = (k, tensors.version(w), w.layout, tuple(w.shape), side)
-            if slot not in self.twins:
-                self.twins[slot] = self.make(w, side)
-                if self.twins[slot] is not None and self.owner is not None:
-                    self.owner.where.add(self.names.get(k, "") or "constant")
-            twin = self.twins[slot]
+            slot = (identity.identity(w), side)
+            twin = self._twin(slot, w, side, keys[0])
             if twin is not None:
                 return side, twin
         return 0, None
+
+    def _twin(self, slot: Any, w: torch.Tensor, side: int, k: int) -> Optional[Twin]:
+        state = identity.versions(w)
+        kept = self.twins.get(slot)
+        if kept is None or kept.state != state:
+            if kept is not None:
+                self.remade[slot] = self.remade.get(slot, 0) + 1
+            if self.remade.get(slot, 0) > _MOST_REMADE:
+                return None  # it changes all the time: a twin would have to be made all the time
+            kept = self.twins[slot] = _Kept(self.make(w, side), w.detach(), state)
+            if kept.twin is not None and self.owner is not None:
+                self.owner.where.add(self.names.get(slot[0]) or self.names.get(k) or "constant")
+        return kept.twin
 
     def run(self, call: Call, side: int, twin: Twin) -> torch.Tensor:
         m = twin.matrix
@@ -130,7 +151,7 @@ class ProductRewrite:
         elif twin.transposed:
             out = torch.mm(m, call.left.t())
             out = (out if twin.rows is None else out.index_select(0, twin.rows)).t()
-            out = out.contiguous() if self.contiguous else out
+            out = out.contiguous() if self.owner is not None and self.owner.contiguous else out
         else:
             out = torch.mm(m, call.right) if side == 0 else torch.mm(call.left, m)
             out = out if twin.rows is None else out.index_select(0, twin.rows)
@@ -146,6 +167,7 @@ def rewrites(ctx: Context, make: Maker) -> Rewrites:
     p = ProductRewrite(ctx, make)
     r = Rewrites([p.match])
     p.owner = r
+    r.on_write.append(p.wrote)
     return r
 
 
