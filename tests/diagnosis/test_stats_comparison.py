@@ -185,6 +185,7 @@ def test_same_is_not_said_on_fewer_than_four_rounds() -> None:
 
 def test_a_shift_as_small_as_the_resolution_is_not_claimed_however_sure() -> None:
     seen = compare(steady(60, 0.0065, sd=0.006))
+    assert seen.floor.value == seen.resolution
     assert seen.ratio.value > 1.0 + seen.floor.value
     assert 1.0 < seen.ratio.ci[0] < 1.0 + seen.resolution
     assert seen.verdict == "same"
