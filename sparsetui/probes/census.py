@@ -234,7 +234,7 @@ def names_of(ctx: Context) -> Dict[Hashable, str]:
     if "names" not in ctx.state:
         held = walk.held_tensors(ctx.fn)
         names: Dict[Hashable, str] = {}
-        names.update(tensors.named(held))
+        names.update(list(tensors.named(held).items()))
         for name, t in held:
             names.setdefault(identity.identity(t), name)
         names.pop(None, None)

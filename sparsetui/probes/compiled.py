@@ -14,11 +14,8 @@ from .step import stepper
 
 def compiled_parts(root: Any) -> List[Any]:
     """The ``torch.compile``\\ d modules and functions that ``root`` holds (or is)."""
-    out: List[Any] = []
-    for obj in walk.held_objects(root):
-        if type(obj).__name__ == "OptimizedModule" or getattr(obj, "_torchdynamo_orig_callable", None) is not None:
-            out.append(obj)
-    return out
+    return [obj for obj in walk.held_objects(root)
+            if type(obj).__name__ == "OptimizedModule" or getattr(obj, "_torchdynamo_orig_callable", None) is not None]  # fmt: skip
 
 
 def compiled(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:

@@ -6,14 +6,16 @@ of range can take a process with it.
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, Hashable, List, Optional, Set, Tuple
 
 import torch
 
-from . import tensors, walk
+from . import identity, tensors, walk
 from .context import Context
 
 _STRUCTURE_ROWS = 4096  # structure of larger matrices is read off this many evenly spaced rows
+_BAND = 32
+_MASK_CELLS = 1 << 26  # entries of the mask that blocks and groups are read off
 _BLOCKS = (4, 8, 16, 32)
 
 
@@ -21,18 +23,18 @@ def inventory(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:
     """One row a tensor (weights, masks, buffers, closures), at most ``limit`` of them with structure."""
     pattern = _pattern(args.get("pattern"))
     held = walk.held_tensors(ctx.fn)
-    seen: Dict[Tuple[Optional[int], str, Tuple[int, ...]], str] = {}
+    seen: Set[Hashable] = set()
     rows: List[Dict[str, Any]] = []
     extra = [(name, t) for name, t in _found_by_census(ctx)]
     for n, (name, t) in enumerate(held + extra):
         try:
-            k = (tensors.key(t), tensors.layout(t), tuple(t.shape))
-            if k[0] is not None and k in seen:
+            k = identity.identity(t)
+            if k is not None and k in seen:
                 continue
-            seen[k] = name
+            seen.add(k)
             rows.append(row(name, t, pattern))
-        except RuntimeError as e:  # a tensor that cannot even be read is a row of its own
-            rows.append({"name": name, "unreadable": str(e).splitlines()[0][:200]})
+        except Exception as e:  # a tensor that cannot even be read is a row of its own, whatever it raises
+            rows.append({"name": name, "unreadable": (str(e).splitlines() or [type(e).__name__])[0][:200]})
         if n % 25 == 0:
             ctx.emit({"inventory": n, "of": len(held) + len(extra)})
     mods = walk.owners(ctx.fn)
@@ -54,26 +56,50 @@ def _kinds(root: Any) -> Dict[str, str]:
 
 
 def row(name: str, t: torch.Tensor, pattern: Optional[Tuple[int, int]]) -> Dict[str, Any]:
-    lay = tensors.layout(t)
     t = t.detach()
-    out: Dict[str, Any] = dict(tensors.describe(t), name=name, numel=int(t.numel()), requires_grad=False)
+    if t.is_quantized:
+        return dict(_quantized(name, t, pattern), requires_grad=False)
+    lay = tensors.layout(t)
+    out: Dict[str, Any] = dict(
+        tensors.describe(t), name=name, numel=int(t.numel()), requires_grad=bool(t.requires_grad)
+    )
     out["bytes"] = tensors.bytes_by_part(t) if t.numel() or lay in tensors.SPARSE else {}
     if t.numel() == 0 or t.device.type == "meta" or lay not in tensors.SPARSE | {"strided"}:
         return out
     vals = tensors.values(t)
     # entries that no arithmetic at this dtype could tell from zero next to the largest one count as zeros too
     nonzero, tiny = _counts(vals)
-    out["zeros"] = 1.0 - nonzero / t.numel()
     out["tiny"] = tiny
-    out["finite"] = bool(torch.isfinite(vals).all()) if vals.is_floating_point() else True
+    out["finite"] = bool(torch.isfinite(vals).all()) if vals.is_floating_point() or vals.is_complex() else True
     if not vals.is_floating_point() and not vals.is_complex() and vals.dtype != torch.bool and t.dim() >= 2:
         out["mode_fraction"] = _mode_fraction(vals)
     if lay in tensors.SPARSE:
         out.update(_stored(t, lay, vals, nonzero, tiny))
         out["invalid"] = invalid(t, lay)
+    out["zeros"] = 1.0 - (nonzero if not _repeats(t, lay, out) else _places(t)) / t.numel()
     if t.dim() == 2 and t.dtype != torch.bool and min(t.shape) >= 4 and not out.get("invalid"):
         out.update(structure(t, pattern))
     return out
+
+
+def _quantized(name: str, t: torch.Tensor, pattern: Optional[Tuple[int, int]]) -> Dict[str, Any]:
+    """A quantised tensor by its integers, those equal to the zero point counting as zeros."""
+    ints = t.int_repr()
+    per_tensor = t.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric)
+    zero = t.q_zero_point() if per_tensor else 0
+    return dict(row(name, ints if zero == 0 else ints.to(torch.int16) - zero, pattern), dtype=tensors.dtype(t),
+                bytes={"values": tensors.nbytes(t), "indices": 0, "dense": tensors.nbytes(t)})  # fmt: skip
+
+
+def _repeats(t: torch.Tensor, lay: str, out: Dict[str, Any]) -> bool:
+    """Whether one place may be stored several times over, so that stored values are more than places."""
+    return lay == "coo" and not t.is_coalesced() and not out["invalid"] and t.dense_dim() == 0
+
+
+def _places(t: torch.Tensor) -> int:
+    """How many places of an uncoalesced COO tensor hold something."""
+    keep = t._values() != 0
+    return int(torch.unique(_flat(t._indices()[:, keep], list(t.shape))).numel())
 
 
 def _counts(vals: torch.Tensor) -> Tuple[int, int]:
@@ -87,8 +113,7 @@ def _counts(vals: torch.Tensor) -> Tuple[int, int]:
     top = mag.max()
     if not torch.isfinite(top) or float(top) == 0.0:
         return nonzero, 0
-    above = int(torch.count_nonzero(mag > top * torch.finfo(vals.dtype).eps))
-    return nonzero, nonzero - above
+    return nonzero, nonzero - int(torch.count_nonzero(tensors.telling(vals)))
 
 
 def _mode_fraction(vals: torch.Tensor) -> float:
@@ -118,9 +143,8 @@ def invalid(t: torch.Tensor, lay: str) -> List[str]:
     bad: List[str] = []
     if lay == "coo":
         idx = p["indices"]
-        for d in range(idx.shape[0]):
-            if idx.shape[1] and (int(idx[d].min()) < 0 or int(idx[d].max()) >= t.shape[d]):
-                bad.append(f"index of dimension {d} out of range 0..{t.shape[d] - 1}")
+        bad += [f"index of dimension {d} out of range 0..{t.shape[d] - 1}" for d in range(idx.shape[0])
+                if idx.shape[1] and (int(idx[d].min()) < 0 or int(idx[d].max()) >= t.shape[d])]  # fmt: skip
         if not bad and t.is_coalesced() and idx.shape[1] > 1:
             flat = _flat(idx, list(t.shape))
             step = flat[1:] - flat[:-1]
@@ -131,11 +155,16 @@ def invalid(t: torch.Tensor, lay: str) -> List[str]:
         return bad
     if p["compressed"].dim() != 1:
         return bad  # batched: each batch would be checked alike; torch's own invariants cover construction
+    if p["plain"].shape[:1] != p["values"].shape[:1]:
+        bad.append(f"{p['plain'].numel()} indices for {p['values'].shape[0]} stored values")
     comp, plain = p["compressed"].to(torch.int64), p["plain"].to(torch.int64)
     rows_first = lay in ("csr", "bsr")
     block = list(p["values"].shape[-2:]) if lay in ("bsr", "bsc") else [1, 1]
     n_plain = t.shape[1] // block[1] if rows_first else t.shape[0] // block[0]
+    n_comp = t.shape[0] // block[0] if rows_first else t.shape[1] // block[1]
     word = ("row", "column") if rows_first else ("column", "row")
+    if comp.numel() != n_comp + 1:
+        return [*bad, f"{comp.numel()} {word[0]} pointers, not {n_comp + 1}"]
     if int(comp[0]) != 0:
         bad.append(f"first {word[0]} pointer is {int(comp[0])}, not 0")
     if int(comp[-1]) != plain.numel():
@@ -147,7 +176,7 @@ def invalid(t: torch.Tensor, lay: str) -> List[str]:
         bad.append(f"{word[1]} index out of range 0..{n_plain - 1}")
     if bad:
         return bad
-    group = torch.repeat_interleave(torch.arange(width.numel()), width)
+    group = torch.repeat_interleave(torch.arange(width.numel(), device=width.device), width)
     flat = group * n_plain + plain
     step = flat[1:] - flat[:-1]
     if bool((step < 0).any()):
@@ -172,42 +201,78 @@ def structure(t: torch.Tensor, pattern: Optional[Tuple[int, int]]) -> Dict[str, 
     ``nm`` maps "n:m" to the share of groups of m along (last axis, first axis) with at most n non-zeros. ``blocks`` maps an edge
     b to the share of b×b blocks that hold a non-zero and the density inside those. ``row_max_over_mean`` is the skew.
     """
-    mask = _mask(t)
-    rows, cols = mask.shape
-    if rows > _STRUCTURE_ROWS:
-        step = rows // _STRUCTURE_ROWS
-        start = (rows // 32) * 32
-        mask = mask[: start : max(1, step)] if step > 1 else mask[:_STRUCTURE_ROWS]
-    per_row = mask.sum(1, dtype=torch.int64)
-    total = int(per_row.sum())
-    out: Dict[str, Any] = {"nm": {}, "blocks": {}, "rows_sampled": int(mask.shape[0])}
+    mask, per_row = _looked_at(t)
+    n, cols = mask.shape
+    total, seen = int(per_row.sum()), int(mask.sum())
+    out: Dict[str, Any] = {"nm": {}, "blocks": {}, "rows_sampled": n}
     wanted = {(2, 4)} | ({pattern} if pattern else set())
-    for n, m in wanted:
-        out["nm"][f"{n}:{m}"] = [_nm(mask, n, m), _nm(mask.t(), n, m)]
+    for most, m in wanted:
+        out["nm"][f"{most}:{m}"] = [_nm(mask, most, m), _nm(mask.t(), most, m)]
     for b in _BLOCKS:
-        if mask.shape[0] % b == 0 and cols % b == 0 and total:
-            tiles = mask.reshape(mask.shape[0] // b, b, cols // b, b).sum((1, 3), dtype=torch.int64)
+        if n % b == 0 and cols % b == 0 and seen:
+            tiles = mask.reshape(n // b, b, cols // b, b).sum((1, 3), dtype=torch.int64)
             hit = int((tiles > 0).sum())
-            out["blocks"][str(b)] = [hit / tiles.numel(), total / (hit * b * b)]
-    mean = total / max(1, mask.shape[0])
+            out["blocks"][str(b)] = [hit / tiles.numel(), seen / (hit * b * b)]
+    mean = total / max(1, n)
     out["row_max_over_mean"] = float(per_row.max()) / mean if mean else None
     out["empty_rows"] = int((per_row == 0).sum())
     out["static_share"] = {str(T): _static_share(per_row, T) for T in (2, 4, 8)} if total else {}
     return out
 
 
-def _mask(t: torch.Tensor) -> torch.Tensor:
+def _looked_at(t: torch.Tensor) -> Tuple[torch.Tensor, torch.Tensor]:
+    """The mask of non-zeros that structure is read off, and the non-zeros of each of its rows.
+
+    A tall matrix gives whole bands of rows, evenly spaced, so that blocks and groups down the columns stay what they are; a
+    sparse one that is very wide gives its first columns, though its rows are counted whole.
+    """
+    n, cols = t.shape
+    bands = torch.arange(n // _BAND, device=t.device)
+    if n > _STRUCTURE_ROWS:
+        bands = bands[
+            torch.arange(_STRUCTURE_ROWS // _BAND, device=t.device) * (n // _BAND) // (_STRUCTURE_ROWS // _BAND)
+        ]
     if t.layout == torch.strided:
-        return t != 0
+        if n > _STRUCTURE_ROWS:
+            t = t[(bands[:, None] * _BAND + torch.arange(_BAND, device=t.device)).reshape(-1)]
+        mask = t != 0
+        return mask, mask.sum(1, dtype=torch.int64)
+    row, col = _stored_places(t)
+    if n > _STRUCTURE_ROWS:
+        keep = torch.isin(row // _BAND, bands)
+        row, col = row[keep], col[keep]
+        at = torch.full((-(-n // _BAND),), -1, device=t.device)
+        at[bands] = torch.arange(bands.numel(), device=t.device)
+        row = at[row // _BAND] * _BAND + row % _BAND
+        n = int(bands.numel()) * _BAND
+    if t.layout == torch.sparse_coo and not t.is_coalesced():
+        flat = torch.unique(row * cols + col)
+        row, col = flat // cols, flat % cols
+    width = cols if n * cols <= _MASK_CELLS else _MASK_CELLS // n // _BAND * _BAND
+    mask = torch.zeros((n, width), dtype=torch.bool, device=t.device)
+    near = col < width
+    mask[row[near], col[near]] = True
+    return mask, torch.bincount(row, minlength=n)
+
+
+def _stored_places(t: torch.Tensor) -> Tuple[torch.Tensor, torch.Tensor]:
+    """Row and column of each non-zero of a 2-D sparse tensor of any layout, with no dense copy."""
     lay = tensors.layout(t)
+    if lay == "coo" and t.dense_dim() == 0:
+        at = t._indices()[:, t._values() != 0]
+        return at[0], at[1]
     if lay == "coo":
-        idx = t._indices()
-        mask = torch.zeros(t.shape, dtype=torch.bool)
-        vals = t._values()
+        at = torch.nonzero(t._values())
+        return t._indices()[0][at[:, 0]], at[:, 1]
+    p = tensors.parts(t)
+    comp, plain, vals = p["compressed"].to(torch.int64), p["plain"].to(torch.int64), p["values"]
+    group = torch.repeat_interleave(torch.arange(comp.numel() - 1, device=comp.device), comp[1:] - comp[:-1])
+    first, second = (group, plain) if lay in ("csr", "bsr") else (plain, group)
+    if vals.dim() == 1:
         keep = vals != 0
-        mask[idx[0][keep], idx[1][keep]] = True
-        return mask
-    return t.to_dense() != 0
+        return first[keep], second[keep]
+    at = torch.nonzero(vals)  # blocks: entry, row and column within it
+    return first[at[:, 0]] * vals.shape[1] + at[:, 1], second[at[:, 0]] * vals.shape[2] + at[:, 2]
 
 
 def _nm(mask: torch.Tensor, n: int, m: int) -> Optional[float]:

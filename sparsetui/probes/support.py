@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Tuple
+from typing import Any, Callable, Dict, List, Tuple
 
 import torch
 
@@ -30,13 +30,13 @@ def support(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:
 
 def _try(lay: str, dt: torch.dtype, device: torch.device) -> str:
     eye = torch.eye(_EDGE)
-    make: Dict[str, Any] = {
-        "coo": eye.to_sparse, "csr": eye.to_sparse_csr, "csc": eye.to_sparse_csc,
+    make: Dict[str, Callable[[], torch.Tensor]] = {
+        "coo": lambda: eye.to_sparse(), "csr": lambda: eye.to_sparse_csr(), "csc": lambda: eye.to_sparse_csc(),
         "bsr": lambda: eye.to_sparse_bsr((2, 2)), "bsc": lambda: eye.to_sparse_bsc((2, 2)),
-    }[lay]  # fmt: skip
+    }  # fmt: skip
     try:
         with torch.no_grad():
-            make().to(dt).to(device) @ torch.ones(_EDGE, 2, dtype=dt, device=device)
+            make[lay]().to(dt).to(device) @ torch.ones(_EDGE, 2, dtype=dt, device=device)
     except (RuntimeError, NotImplementedError) as e:
-        return str(e).splitlines()[0][:200]
+        return (str(e).splitlines() or [type(e).__name__])[0][:200]
     return ""

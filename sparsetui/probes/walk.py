@@ -5,6 +5,7 @@ Whatever this walk cannot reach (C++ objects, globals) is still found by the cen
 
 from __future__ import annotations
 
+import collections
 import functools
 import types
 from typing import Any, Callable, Dict, Iterator, List, Set, Tuple
@@ -46,14 +47,17 @@ def held_objects(root: Any) -> Iterator[Any]:
 def replace_tensors(root: Any, swap: Callable[[torch.Tensor], Any]) -> int:
     """Replace in place every reachable tensor for which ``swap`` returns another one; returns how many were."""
     done = 0
-    memo: Dict[int, torch.Tensor] = {}
-    for _, t, put in list(_reach(root)):
-        new = memo.get(id(t))
-        if new is None:
-            new = swap(t)
-        if new is not None and new is not t and put(new):
-            memo[id(t)] = new
-            done += 1
+    memo: Dict[int, Any] = {}
+    held = [(t, put) for _, t, put in _edges([("", root, _nowhere)]) if isinstance(t, torch.Tensor)]
+    for t, put in held:  # every holder of a tensor, not only the first: a tied weight stays tied
+        if id(t) not in memo:
+            memo[id(t)] = swap(t)
+        new = memo[id(t)]
+        if new is None or new is t:
+            continue
+        if isinstance(t, torch.nn.Parameter) and not isinstance(new, torch.nn.Parameter):
+            new = memo[id(t)] = torch.nn.Parameter(new, requires_grad=t.requires_grad)
+        done += put(new)
     return done
 
 
@@ -81,7 +85,8 @@ def _edges(start: List[Tuple[str, Any, Callable[[Any], bool]]]) -> Iterator[Tupl
         if isinstance(obj, (torch.Tensor, _OPAQUE)) or id(obj) in visited:
             continue
         visited.add(id(obj))
-        queue.extend(_children(name, obj))
+        # plain values lead nowhere, and a vocabulary of them must not use the walk up
+        queue.extend(c for c in _children(name, obj) if not isinstance(c[1], _OPAQUE))
 
 
 def _children(name: str, obj: Any) -> List[Tuple[str, Any, Callable[[Any], bool]]]:
@@ -108,11 +113,24 @@ def _children(name: str, obj: Any) -> List[Tuple[str, Any, Callable[[Any], bool]
         out.append((dot + obj.__func__.__name__, obj.__func__, _nowhere))
     elif isinstance(obj, types.FunctionType):
         out += _function(dot, obj)
-    elif hasattr(obj, "__dict__"):
-        out += [(dot + k, v, _put_attr(obj, k)) for k, v in list(vars(obj).items())]
+    elif isinstance(obj, collections.deque):
+        out += [(f"{name}[{k}]", v, _put_item(obj, k)) for k, v in enumerate(obj)]
+    elif hasattr(obj, "__dict__") or hasattr(type(obj), "__slots__"):
+        out += [(dot + k, v, _put_attr(obj, k)) for k, v in _attributes(obj)]
         call = getattr(type(obj), "__call__", None)
         if isinstance(call, types.FunctionType):
             out += _function(dot, call)
+    return out
+
+
+def _attributes(obj: Any) -> List[Tuple[str, Any]]:
+    out = list(getattr(obj, "__dict__", {}).items())
+    for cls in type(obj).__mro__:
+        slots = cls.__dict__.get("__slots__", ())
+        for k in (slots,) if isinstance(slots, str) else slots:
+            found = getattr(obj, k, None) if k not in ("__dict__", "__weakref__") and not k.startswith("__") else None
+            if found is not None:
+                out.append((k, found))
     return out
 
 
