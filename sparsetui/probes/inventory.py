@@ -76,7 +76,7 @@ def row(name: str, t: torch.Tensor, pattern: Optional[Tuple[int, int]]) -> Dict[
     if lay in tensors.SPARSE:
         out.update(_stored(t, lay, vals, nonzero, tiny))
         out["invalid"] = invalid(t, lay)
-    out["zeros"] = 1.0 - (nonzero if not _repeats(t, lay, out) else _places(t)) / t.numel()
+    out["zeros"] = 1.0 - (nonzero - tiny if not _repeats(t, lay, out) else _places(t)) / t.numel()
     if t.dim() == 2 and t.dtype != torch.bool and min(t.shape) >= 4 and not out.get("invalid"):
         out.update(structure(t, pattern))
     return out
