@@ -119,7 +119,7 @@ class Desk:
         self.clear()
         self._reader = self.store.open(ref)
         self.state = state = self._reader.state()
-        self.ref = state.id
+        self.ref = str(self._reader.path)  # also right for a session outside the store's folder
         self.title = state.title or state.workload or state.id
         self.workload, self.cannot_run = self._workload_of(state)
         if self._reader.writing:
@@ -165,7 +165,8 @@ class Desk:
     @property
     def folder(self) -> Path | None:
         """The folder of the session, where it has one."""
-        return Path(self.store.open(self.state.id).path) if self.state.id and self.store is not None else None
+        where = self.ref or self.state.id
+        return Path(self.store.open(where).path) if where and self.store is not None else None
 
     # running
 
@@ -283,7 +284,7 @@ class Desk:
         self.busy = None
         if self.runner is not None:
             self.state = self.runner.state()
-            self.ref = self.state.id or self.ref
+            self.ref = self.ref or self.state.id
         self.live = msgspec.structs.replace(self.live, running=False, phase="", message="", progress=None, eta_s=None)
 
     def cancel(self) -> None:

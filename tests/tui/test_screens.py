@@ -6,7 +6,7 @@ import unicodedata
 from pathlib import Path
 
 import pytest
-from conftest import Desktop, Opener, run
+from conftest import SESSION, Desktop, Opener, run
 
 from sparsetui.tui.look import ascii_form
 
@@ -172,5 +172,21 @@ def test_a_store_that_is_not_there_is_an_empty_home(desktop: Opener) -> None:
         async with desktop(start=None) as d:
             assert "no session has been saved yet" in d.text()
             assert d.app.focused.id == "drills", "the drills are where to start"
+
+    run(body())
+
+
+def test_a_session_outside_the_store_is_read_with_its_artifacts(desktop: Opener, tmp_path: Path) -> None:
+    async def body() -> None:
+        async with desktop() as d:
+            await d.press("enter", "enter")
+        there = tmp_path / "elsewhere" / SESSION
+        there.parent.mkdir()
+        (tmp_path / "store" / SESSION).rename(there)
+        async with desktop(start={"session": str(there)}) as d:
+            await d.press("v", "enter")
+            assert '"probe": "lock"' in d.text()
+            await d.press("escape", "escape", "e")
+            assert d.app.desk.exported == there / "memo.md"
 
     run(body())

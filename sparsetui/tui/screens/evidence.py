@@ -112,7 +112,7 @@ class EvidenceBrowser(CaseSheet):
 
         if evidence.sha256 is None:
             return "this evidence keeps no artifact beside its figures"
-        raw: bytes = self.desk.store.open(self.desk.state.id).artifact(evidence.sha256)
+        raw: bytes = self.desk.store.open(self.desk.ref or self.desk.state.id).artifact(evidence.sha256)
         return msgspec.json.format(raw, indent=2).decode("utf-8", "replace")
 
     def label(self, action: Action) -> str:
