@@ -80,6 +80,13 @@ def test_an_intervention_that_costs_says_so() -> None:
     assert seen.share.value < 0.0
 
 
+def test_cycles_too_noisy_to_tell_close_nothing() -> None:
+    seen = closure(arms_of(1.5, 1.5, 1.4, cycles=4, noise=0.3), comparison_of(1.5))
+    assert seen.closed_ratio.value < 1.0 - seen.resolution
+    assert not seen.closes
+    assert not seen.material
+
+
 def test_a_gap_that_is_not_clear_of_zero_leaves_the_sign_but_no_share() -> None:
     seen = closure(arms_of(1.5, 1.5, 1.2), comparison_of(1.0, sd=0.02))
     assert seen.closes

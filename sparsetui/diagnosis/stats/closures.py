@@ -12,7 +12,7 @@ import numpy as np
 from sparsetui.diagnosis.stats.comparison import Comparison
 from sparsetui.diagnosis.stats.intervals import WITHIN_DF, WITHIN_SD, Location, robust_location
 from sparsetui.diagnosis.stats.planning import FINAL_ALPHA
-from sparsetui.diagnosis.stats.rounds import ArmRound, Block, block_median, pair_adjacent, walsh_median
+from sparsetui.diagnosis.stats.rounds import ArmRound, Block, block_median, pair_adjacent, pair_noise, walsh_median
 from sparsetui.evidence.records import Number, unavailable
 
 Question = Literal["regression", "missing-speedup"]
@@ -85,9 +85,10 @@ def closure(
         )  # fmt: skip
     n = len(cycles)
     names = [c.replica for c in cycles]
-    log_closed = _location([c.log_closed for c in cycles], names)
-    log_mode = _location([c.log_mode for c in cycles], names)
-    effect = _location([c.effect for c in cycles], names)
+    closed_noise, mode_noise = pair_noise(c.closed_pairs for c in cycles), pair_noise(c.mode_pairs for c in cycles)
+    log_closed = _location([c.log_closed for c in cycles], names, closed_noise)
+    log_mode = _location([c.log_mode for c in cycles], names, mode_noise)
+    effect = _location([c.effect for c in cycles], names, closed_noise)
     off = math.exp(float(np.median([c.log_off for c in cycles])))
     strict = log_closed.interval(STRICT)
     least = math.log1p(resolution)
@@ -122,6 +123,8 @@ class _Cycle(msgspec.Struct, frozen=True):
     log_mode: float
     log_off: float
     effect: float
+    closed_pairs: tuple[float, ...]
+    mode_pairs: tuple[float, ...]
     replica: str
 
 
@@ -132,26 +135,30 @@ def _cycle(arm: ArmRound) -> _Cycle | None:
     )
     if not (off and control and intervened):
         return None
-    log_closed = _paired(intervened, control)
-    log_mode = _paired(control, off)
+    closed_pairs, mode_pairs = _paired(intervened, control), _paired(control, off)
+    log_closed, log_mode = walsh_median(np.array(closed_pairs)), walsh_median(np.array(mode_pairs))
     first: Block = arm.off[0]
     return _Cycle(
         log_closed=log_closed,
         log_mode=log_mode,
         log_off=float(np.median(np.log([m for _, m in off]))),
         effect=math.exp(log_mode) * (1.0 - math.exp(log_closed)),
+        closed_pairs=closed_pairs,
+        mode_pairs=mode_pairs,
         replica=first.replica,
     )
 
 
-def _paired(top: list[tuple[int, float]], bottom: list[tuple[int, float]]) -> float:
-    pairs = pair_adjacent([(o, m, True) for o, m in top] + [(o, m, False) for o, m in bottom])
-    return walsh_median(np.asarray(pairs))
+def _paired(top: list[tuple[int, float]], bottom: list[tuple[int, float]]) -> tuple[float, ...]:
+    return tuple(pair_adjacent([(o, m, True) for o, m in top] + [(o, m, False) for o, m in bottom]))
 
 
-def _location(x: list[float], replicas: list[str]) -> Location:
-    """Centre over cycles; with several processes, whichever level (cycle or process) leaves the wider interval."""
-    cycles = robust_location(x, prior_sd=WITHIN_SD, prior_df=WITHIN_DF)
+def _location(x: list[float], replicas: list[str], noise: float) -> Location:
+    """Centre over cycles; with several processes, whichever level (cycle or process) leaves the wider interval.
+
+    ``noise`` is the variance that block noise leaves in a cycle: cycles that agree better than that do so by luck.
+    """
+    cycles = robust_location(x, prior_sd=math.sqrt(WITHIN_SD**2 + noise), prior_df=WITHIN_DF + (len(x) if noise else 0))
     names = sorted(set(replicas))
     if len(names) < 2:
         return cycles

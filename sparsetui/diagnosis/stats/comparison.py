@@ -44,7 +44,7 @@ from sparsetui.diagnosis.stats.planning import (
     decision_floor,
     decision_level,
 )
-from sparsetui.diagnosis.stats.rounds import Round, RoundLevel, clusters, reduce_round
+from sparsetui.diagnosis.stats.rounds import Round, RoundLevel, clusters, pair_noise, reduce_round
 from sparsetui.evidence.records import Number, unavailable
 
 Direction = Literal["slower", "faster", "same", "undecided"]
@@ -123,7 +123,9 @@ def compare(
             ratio, failing_ms, comparator_ms, unavailable(why), "undecided", False, why, n, blocks,
             log_ratios=(float(logs[0]),), log_ratio=float(logs[0]), within_sd=within, **settings,
         )  # fmt: skip
-    where = _location(logs, twin=failing + comparator)
+    # what block noise is measured to leave in a round's centre comes on top of what processes are believed to differ by
+    prior = math.sqrt(2.0 * PROCESS_SD**2 + pair_noise(r.pairs for r in reduced))
+    where = robust_location(logs, prior_sd=prior, prior_df=PRIOR_DF, twin=failing + comparator)
     low, high = where.interval(level)
     strict = decision_level(n, planned)
     floor = decision_floor(where.se, where.df, n, strict, resolution)
@@ -149,10 +151,6 @@ def compare(
         decision_ci=_exp(where.interval(max(strict, level))),
         **(settings | {"band": band}),
     )
-
-
-def _location(logs: Floats, twin: Floats | None = None) -> Location:
-    return robust_location(logs, prior_sd=PROCESS_SD * math.sqrt(2.0), prior_df=PRIOR_DF, twin=twin)
 
 
 def _decide(where: Location, floor: float, resolution: float, band: float) -> tuple[Direction, str]:

@@ -113,6 +113,15 @@ def walsh_median(x: Floats) -> float:
     return median((x[i] + x[j]) / 2.0)
 
 
+def pair_noise(pairs: Iterable[Sequence[float]]) -> float:
+    """Variance that block noise leaves in the centre of one round's (or cycle's) pairs: the median of var/m over rounds.
+
+    Zero when no round has two pairs, which is no measurement at all and not a claim of silence.
+    """
+    shares = [float(np.var(p, ddof=1)) / len(p) for p in pairs if len(p) > 1]
+    return median(np.asarray(shares)) if shares else 0.0
+
+
 def clusters(levels: Sequence[RoundLevel]) -> list[list[RoundLevel]]:
     """Rounds grouped so that no process is in two groups: rounds that share a process are one observation."""
     groups: list[tuple[set[tuple[str, str]], list[RoundLevel]]] = []
