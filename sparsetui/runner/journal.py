@@ -73,14 +73,19 @@ class Journal:
         began = time.monotonic()
         self.append("phase", {"stage": stage, "name": name, "state": "started", "seconds": None, "note": message})
         self.live(running=True, stage=stage, phase=name, message=message, progress=None, eta_s=None)
-        state = "failed"
+        state, faults = "failed", len(self.state().faults)
         try:
             yield
             state = "done"
         finally:
+            new = self.state().faults[faults:]
+            note = str(new[-1].get("why", "")) if new else ""
             seconds = time.monotonic() - began
             self.by_phase[name] = self.by_phase.get(name, 0.0) + seconds
-            self.append("phase", {"stage": stage, "name": name, "state": state, "seconds": seconds, "note": ""})
+            self.append(
+                "phase",
+                {"stage": stage, "name": name, "state": "failed" if note else state, "seconds": seconds, "note": note},
+            )
 
     def live(self, **changes: Any) -> None:
         with self._mutex:

@@ -252,7 +252,8 @@ class Folder:
         elif kind in _LAST_WINS:
             v[kind] = body
             if kind == "result":
-                v.pop("interrupted", None)  # a later run came to its end
+                v.pop("interrupted", None)  # a later run came to its end, with all that it could not answer
+                self._lists["unanswered"] = list(body.cannot_answer)
         elif kind == "session":
             v.update({k: str(body.get(k, "")) for k in ("title", "workload", "host", "tool")})
         elif kind == "workload":
