@@ -9,12 +9,15 @@ from .census import autopsy, census
 from .clock import arms, block, growth, loop, settle
 from .compiled import compiled
 from .context import Context
+from .energy import energy
+from .formats import formats
 from .interventions import check
 from .inventory import inventory
 from .lock import lock
 from .outputs import outputs, quality
 from .profile import profile
 from .roofs import roofs
+from .serve import serve
 from .support import support
 from .truth import truth
 
@@ -39,4 +42,7 @@ VERBS: Dict[str, Verb] = {
     "compiled": compiled,
     "attention": attention,
     "roofs": roofs,
+    "formats": formats,
+    "serve": serve,
+    "energy": energy,
 }
