@@ -15,7 +15,7 @@ from .context import Context
 
 _STRUCTURE_ROWS = 4096  # structure of larger matrices is read off this many evenly spaced rows
 _BAND = 32
-_MASK_CELLS = 1 << 26  # entries of the mask that blocks and groups are read off
+_MASK_CELLS = 1 << 24  # entries of the mask that blocks and groups are read off
 _BLOCKS = (4, 8, 16, 32)
 
 
@@ -56,13 +56,12 @@ def _kinds(root: Any) -> Dict[str, str]:
 
 
 def row(name: str, t: torch.Tensor, pattern: Optional[Tuple[int, int]]) -> Dict[str, Any]:
+    needs_grad = bool(t.requires_grad)
     t = t.detach()
     if t.is_quantized:
         return dict(_quantized(name, t, pattern), requires_grad=False)
     lay = tensors.layout(t)
-    out: Dict[str, Any] = dict(
-        tensors.describe(t), name=name, numel=int(t.numel()), requires_grad=bool(t.requires_grad)
-    )
+    out: Dict[str, Any] = dict(tensors.describe(t), name=name, numel=int(t.numel()), requires_grad=needs_grad)
     out["bytes"] = tensors.bytes_by_part(t) if t.numel() or lay in tensors.SPARSE else {}
     if t.numel() == 0 or t.device.type == "meta" or lay not in tensors.SPARSE | {"strided"}:
         return out
@@ -208,10 +207,12 @@ def structure(t: torch.Tensor, pattern: Optional[Tuple[int, int]]) -> Dict[str, 
     wanted = {(2, 4)} | ({pattern} if pattern else set())
     for most, m in wanted:
         out["nm"][f"{most}:{m}"] = [_nm(mask, most, m), _nm(mask.t(), most, m)]
+    tiles, edge = mask, 1
     for b in _BLOCKS:
         if n % b == 0 and cols % b == 0 and seen:
-            tiles = mask.reshape(n // b, b, cols // b, b).sum((1, 3), dtype=torch.int64)
-            hit = int((tiles > 0).sum())
+            f, edge = b // edge, b  # the blocks of one size are made of those of the size before
+            tiles = tiles.reshape(n // b, f, cols // b, f).any(3).any(1)
+            hit = int(torch.count_nonzero(tiles))
             out["blocks"][str(b)] = [hit / tiles.numel(), seen / (hit * b * b)]
     mean = total / max(1, n)
     out["row_max_over_mean"] = float(per_row.max()) / mean if mean else None
@@ -278,7 +279,10 @@ def _stored_places(t: torch.Tensor) -> Tuple[torch.Tensor, torch.Tensor]:
 def _nm(mask: torch.Tensor, n: int, m: int) -> Optional[float]:
     if mask.shape[1] % m:
         return None
-    groups = mask.reshape(-1, m).sum(1, dtype=torch.int32)
+    # added up slice by slice: a reduction over a last axis as short as this runs entry by entry
+    groups = mask[:, 0::m].to(torch.int16)
+    for i in range(1, m):
+        groups += mask[:, i::m]
     return float((groups <= n).sum()) / groups.numel()
 
 

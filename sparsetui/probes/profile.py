@@ -37,21 +37,20 @@ def profile(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:
 def summarise(events: List[Any], steps: int) -> Dict[str, Any]:
     """Fold the event tree: self time by (op, outermost op above it), nested conversions by the product that hides them."""
     rows: Dict[Tuple[str, str, bool], Dict[str, Any]] = {}
-    hidden: Dict[Tuple[str, str], Dict[str, Any]] = {}
+    hidden: Dict[Tuple[str, str, bool], Dict[str, Any]] = {}
     wall_us = cover_us = 0.0
     biggest: Dict[str, int] = {}
     copies: Dict[Tuple[str, Tuple[int, ...]], Dict[str, Any]] = {}
-    ops = [e for e in events if e.name.startswith("aten::") or "::" in e.name]
+    ops = [e for e in events if _is_op(e)]
     for e in events:
         if e.name == _MARK:
             wall_us += e.time_range.elapsed_us()
             cover_us += sum(c.time_range.elapsed_us() for c in e.cpu_children)
     for e in ops:
-        if e.name == _MARK:
-            continue
-        above = _above(e)
+        parents = _parents(e)
+        above = [p.name for p in parents if _is_op(p)]  # without marks and modules
         top = above[-1] if above else ""
-        backward = any("Backward" in p for p in _all_above(e))
+        backward = any("Backward" in p.name for p in parents)
         k = (e.name, top, backward)
         r = rows.setdefault(
             k, {"op": e.name, "within": top, "backward": backward, "calls": 0, "self_ms": 0.0, "total_ms": 0.0}
@@ -66,7 +65,7 @@ def summarise(events: List[Any], steps: int) -> Dict[str, Any]:
         product = next((p for p in reversed(above) if optable.family(p) == "product"), None)
         if product is not None:
             if fam in ("conversion", "sort", "densify", "validate") and not _nested_same(above):
-                h = hidden.setdefault((product, e.name), {"product": product, "op": e.name, "calls": 0, "total_ms": 0.0,
+                h = hidden.setdefault((product, e.name, backward), {"product": product, "op": e.name, "calls": 0, "total_ms": 0.0,
                                                           "backward": backward})  # fmt: skip
                 h["calls"] += 1
                 h["total_ms"] += e.cpu_time_total / 1e3
@@ -83,18 +82,19 @@ def summarise(events: List[Any], steps: int) -> Dict[str, Any]:
             "events": len(ops)}  # fmt: skip
 
 
-def _all_above(e: Any) -> List[str]:
-    names = []
+def _is_op(e: Any) -> bool:
+    """An op by its namespace; a range that the user's code marks may be named alike, and is none."""
+    return "::" in e.name and not getattr(e, "is_user_annotation", False) and e.name != _MARK
+
+
+def _parents(e: Any) -> List[Any]:
+    """What an event lies within, innermost first."""
+    out = []
     p = e.cpu_parent
     while p is not None:
-        names.append(p.name)
+        out.append(p)
         p = p.cpu_parent
-    return names
-
-
-def _above(e: Any) -> List[str]:
-    """Names of the ops above an event, innermost first, without marks and modules."""
-    return [n for n in _all_above(e) if "::" in n and n != _MARK]
+    return out
 
 
 def _nested_same(above: List[str]) -> bool:

@@ -79,7 +79,7 @@ class Tracker:
         if c is None and t.layout == torch.strided:
             c = self._sparse_of.get(keys[0])
         if c is None:
-            if self._arrays and t.layout == torch.strided and t.untyped_storage().data_ptr() in self._arrays:
+            if t.layout == torch.strided and self._arrays and t.untyped_storage().data_ptr() in self._arrays:
                 return None
             c = self.constants[ident] = Constant(self.name(t, keys[0]), t, "")
             if t.layout != torch.strided:
@@ -100,8 +100,9 @@ class Tracker:
     def produced(self, name: str, outs: List[torch.Tensor], ins: List[torch.Tensor], consts: List[Optional[Constant]],
                  random: bool, written: List[torch.Tensor]) -> Optional[Constant]:  # fmt: skip
         """Record what an op made and wrote; returns the origin if its results depend on constants only."""
-        if name.endswith("lift_fresh"):  # torch.tensor(…) in the step: a literal, new each time
-            ins, consts = [], []
+        if name.endswith("lift_fresh"):
+            # torch.tensor(…) in the step, new each time: a number is taken for a literal, an array may be data
+            ins, consts, random = [], [], random or any(t.dim() > 0 for t in outs)
         all_const = bool(ins) and all(c is not None for c in consts) and not random
         origin: Optional[Constant] = None
         if all_const:

@@ -106,9 +106,14 @@ class ProductRewrite:
             side, twin = self.find(call)
             if twin is None or not active:
                 return NotImplemented
+            try:
+                out = self.run(call, side, twin)
+            except RuntimeError as e:  # this build has no such kernel for the twin: the original op it stays
+                self._give_up(twin, e)
+                return NotImplemented
             if self.owner is not None:
                 self.owner.applied += 1
-            return self.run(call, side, twin)
+            return out
 
         return handle
 
@@ -133,10 +138,26 @@ class ProductRewrite:
                 self.remade[slot] = self.remade.get(slot, 0) + 1
             if self.remade.get(slot, 0) > _MOST_REMADE:
                 return None  # it changes all the time: a twin would have to be made all the time
-            kept = self.twins[slot] = _Kept(self.make(w, side), w.detach(), state)
+            try:
+                twin = self.make(w, side)
+            except RuntimeError as e:
+                twin = None
+                self._note(tensors.describe(w), e)
+            kept = self.twins[slot] = _Kept(twin, w.detach(), state)
             if kept.twin is not None and self.owner is not None:
                 self.owner.where.add(self.names.get(slot[0]) or self.names.get(k) or "constant")
         return kept.twin
+
+    def _give_up(self, twin: Twin, e: RuntimeError) -> None:
+        for slot, kept in self.twins.items():
+            if kept.twin is twin:
+                self.twins[slot] = kept._replace(twin=None)
+        self._note(tensors.describe(twin.matrix), e)
+
+    def _note(self, what: Dict[str, Any], e: RuntimeError) -> None:
+        text = "no twin for %s %s: %s" % (what["dtype"], what["layout"], (str(e).splitlines() or [""])[0][:160])
+        if self.owner is not None and text not in self.owner.notes and len(self.owner.notes) < 20:
+            self.owner.notes.append(text)
 
     def run(self, call: Call, side: int, twin: Twin) -> torch.Tensor:
         m = twin.matrix

@@ -1,0 +1,458 @@
+"""Each intervention: where it applies, that it changes no result, and that nothing of it stays."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+nn, F = torch.nn, torch.nn.functional
+
+from sparsetui.probes import outputs  # noqa: E402
+from sparsetui.probes.interventions import arm, registry  # noqa: E402
+
+SETTINGS = {"one-thread", "right-threads", "skip-validation"}
+REWRITES = sorted(set(registry()) - SETTINGS)
+
+
+def mostly_zero(n=16, m=16, keep=0.1, dtype=torch.float32):
+    return (torch.randn(n, m) * (torch.rand(n, m) < keep)).to(dtype)
+
+
+def with_stored_zeros(w):
+    full = torch.full_like(w, 1.0).to_sparse_csr()
+    return torch.sparse_csr_tensor(full.crow_indices(), full.col_indices(), w.reshape(-1), w.shape)
+
+
+def stored_twice(w):
+    s = w.to_sparse()
+    return torch.sparse_coo_tensor(
+        torch.cat([s.indices(), s.indices()], 1), torch.cat([s.values(), s.values()]), w.shape
+    )
+
+
+def masked(w):
+    mask = (torch.rand_like(w) < 0.1).to(w.dtype)
+    return lambda x: x @ (w * mask)
+
+
+def batched(w):
+    b = torch.stack([w, 2 * w]).to_sparse()
+    return lambda x: torch.bmm(b, torch.stack([x.t(), x.t()]))
+
+
+# id -> the code that holds its mechanism, from a weight; each in the forms that people write
+PRESENT = {
+    "balance-rows": [
+        lambda w: (lambda s: lambda x: s @ x.t())(w.to_sparse_csr()),
+        lambda w: (lambda s: lambda x: F.linear(x, s))(w.to_sparse_csr()),
+        lambda w: (lambda s: lambda x: torch.mv(s, x[0]))(w.to_sparse_csr()),
+    ],
+    "cache-conversion": [
+        lambda w: lambda x: w.to_sparse_csr() @ x.t(),
+        lambda w: (lambda s: lambda x: s @ x.t())(w.to_sparse_csc()),
+        lambda w: (lambda s: lambda x: s.coalesce() @ x.t())(stored_twice(w)),
+        lambda w: (lambda s: lambda x: s @ x.t())(stored_twice(w)),
+    ],
+    "cache-dense": [lambda w: (lambda s: lambda x: x @ s.to_dense())(w.to_sparse_csr())],
+    "coo-to-csr": [
+        lambda w: (lambda s: lambda x: s @ x.t())(w.to_sparse()),
+        lambda w: (lambda s: lambda x: torch.sparse.mm(s, x.t()))(w.to_sparse()),
+        batched,
+    ],
+    "csr-twin": [
+        lambda w: lambda x: x @ w,
+        lambda w: lambda x: w @ x.t(),
+        lambda w: lambda x: F.linear(x, w),
+        lambda w: lambda x: torch.mv(w, x[0]),
+    ],
+    "dense-twin": [
+        lambda w: (lambda s: lambda x: s @ x.t())(w.to_sparse_csr()),
+        lambda w: (lambda s: lambda x: x @ s)(w.to_sparse_csc()),
+        batched,
+    ],
+    "drop-zeros": [lambda w: (lambda s: lambda x: s @ x.t())(with_stored_zeros(w))],
+    "fold-mask": [
+        masked,
+        lambda w: lambda x: x @ torch.where(w.abs() > 1, w, 0.0),
+        lambda w: lambda x: x @ (w.double() * 2).to(w.dtype),
+    ],
+    "narrow-index": [lambda w: (lambda s: lambda x: s @ x.t())(w.to_sparse_csr())],
+    "swap-sides": [
+        lambda w: (lambda s: lambda x: x @ s)(w.to_sparse_csc()),
+        lambda w: (lambda s: lambda x: F.linear(x, s))(w.to_sparse_csr()),
+    ],
+    "unblock": [lambda w: (lambda s: lambda x: s @ x.t())(w.to_sparse_bsr((4, 4)))],
+}
+
+
+def test_every_rewrite_has_a_case():
+    assert sorted(PRESENT) == REWRITES
+
+
+def inputs(dtype=torch.float32):
+    return [(torch.randn(n, 16, dtype=dtype),) for n in (4, 7, 1)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize(("ident", "form"), [(i, n) for i, forms in sorted(PRESENT.items()) for n in range(len(forms))])
+def test_applies_and_is_equal_on_several_batch_sizes(replica, ident, form, dtype):
+    step = PRESENT[ident][form](mostly_zero(dtype=dtype))
+    r = replica(step, *inputs(dtype))
+    before = outputs.run_outputs(r.ctx, 3)
+    got = r.ask("check", intervention=ident)
+    assert got["applied"] > 0
+    assert got["equal"]
+    assert got["repeats"]
+    assert got["error"] <= got["tolerance"]
+    assert got["where"]
+    with arm(r.ctx, "control:" + ident) as live:
+        count = live.applied
+        assert same(outputs.run_outputs(r.ctx, 3, live.begin), before), "the control arm must equal off to the bit"
+        assert live.applied == count
+    assert same(outputs.run_outputs(r.ctx, 3), before), "a plain step after the arms"
+
+
+def same(a, b):
+    return all(torch.equal(s, t) for x, y in zip(a, b, strict=True) for s, t in zip(x, y, strict=True))
+
+
+# what shares no mechanism with an intervention must be left alone by it
+@pytest.mark.parametrize("ident", [i for i in REWRITES if i not in ("csr-twin",)])
+def test_a_dense_step_is_left_alone(replica, ident):
+    w = torch.randn(16, 16)
+    got = replica(lambda x: torch.relu(x @ w + 1)).ask("check", intervention=ident)
+    assert (got["applied"], got["equal"], got["error"]) == (0, True, 0.0)
+
+
+def test_a_dense_weight_gets_no_csr_twin(replica):
+    w = torch.randn(16, 16)
+    assert replica(lambda x: x @ w).ask("check", intervention="csr-twin")["applied"] == 0
+
+
+@pytest.mark.parametrize(
+    "ident", ["narrow-index", "swap-sides", "drop-zeros", "unblock", "coo-to-csr", "cache-conversion"]
+)
+def test_a_sound_csr_product_is_left_alone(replica, ident):
+    from sparsetui.probes import tensors
+
+    s = tensors.compressed(mostly_zero(), "csr")
+    got = replica(lambda x: s @ x.t()).ask("check", intervention=ident)
+    assert (got["applied"], got["equal"], got["error"]) == (0, True, 0.0)
+
+
+@pytest.mark.parametrize("ident", ["csr-twin", "swap-sides", "coo-to-csr", "dense-twin", "balance-rows"])
+@pytest.mark.parametrize(("beta", "alpha"), [(1, 1), (0, 1), (0.5, 2), (1, -3)])
+def test_bias_alpha_beta(replica, ident, beta, alpha):
+    w = mostly_zero()
+    make = {
+        "csr-twin": lambda: w,
+        "swap-sides": lambda: None,
+        "coo-to-csr": w.to_sparse,
+        "dense-twin": w.to_sparse_csr,
+        "balance-rows": w.to_sparse_csr,
+    }[ident]
+    s, csc = make(), w.to_sparse_csc()
+    bias = torch.randn(16, 1)
+    if ident == "swap-sides":
+        r = replica(
+            lambda x: torch.addmm(bias.t().expand(x.shape[0], 16).clone(), x, csc, beta=beta, alpha=alpha), *inputs()
+        )
+    else:
+        r = replica(
+            lambda x: torch.addmm(bias.expand(16, x.shape[0]).clone(), s, x.t(), beta=beta, alpha=alpha), *inputs()
+        )
+    got = r.ask("check", intervention=ident)
+    assert got["applied"] > 0
+    assert got["equal"]
+
+
+def test_addmv(replica):
+    w, b = mostly_zero(), torch.randn(16)
+    got = replica(lambda x: torch.addmv(b, w, x[0], beta=0.5, alpha=2), *inputs()).ask("check", intervention="csr-twin")
+    assert got["applied"] > 0
+    assert got["equal"]
+
+
+@pytest.mark.parametrize("ident", REWRITES)
+def test_slices_of_one_stacked_weight_are_told_apart(replica, ident):
+    experts = torch.stack([mostly_zero() for _ in range(3)])
+    masks = (torch.rand(3, 16, 16) < 0.5).float()
+    r = replica(lambda x: sum(x @ experts[i] + x @ (experts[i] * masks[i]) for i in range(3)), *inputs())
+    got = r.ask("check", intervention=ident)
+    assert got["equal"]
+    if ident in ("csr-twin", "fold-mask"):
+        assert got["applied"] > 0
+
+
+@pytest.mark.parametrize("ident", REWRITES)
+def test_matrices_over_one_vector_of_values_are_told_apart(replica, ident):
+    ones = torch.ones(16)
+    a, b = (torch.sparse_coo_tensor(torch.stack([torch.randperm(16), torch.arange(16)]), ones, (16, 16)) for _ in "ab")
+    r = replica(lambda x: a @ x.t() + b @ x.t() + a.to_sparse_csr() @ x.t() - b.to_sparse_csr() @ x.t(), *inputs())
+    assert r.ask("check", intervention=ident)["equal"]
+
+
+@pytest.mark.parametrize("ident", REWRITES)
+def test_a_result_that_the_step_writes_into_is_not_served_again(replica, ident):
+    w, mask = mostly_zero(), (torch.rand(16, 16) < 0.5).float()
+    s = w.to_sparse_csr()
+
+    def step(x):
+        m = w * mask
+        m.add_(x.mean())
+        d = s.to_dense()
+        d += 1
+        return x @ m + x @ d
+
+    r = replica(step, *inputs())
+    r.ask("check", intervention=ident)
+    assert r.ask("check", intervention=ident)["equal"]
+
+
+@pytest.mark.parametrize("ident", REWRITES)
+def test_inference_mode_keeps_no_versions_and_is_followed_all_the_same(replica, ident):
+    w, mask = mostly_zero(), (torch.rand(16, 16) < 0.5).float()
+
+    def step(x):
+        with torch.inference_mode():
+            m = w * mask
+            m.mul_(x.mean())
+            return x @ m
+
+    r = replica(step, *inputs())
+    r.ask("check", intervention=ident)
+    assert r.ask("check", intervention=ident)["equal"]
+
+
+@pytest.mark.parametrize("ident", REWRITES)
+@pytest.mark.parametrize("how", ["in place", "data", "swapped", "out"])
+def test_weights_that_change_from_step_to_step_are_not_served_stale(replica, ident, how):
+    """The weight's value follows the step's count, which starts over for each pass."""
+    base = mostly_zero()
+    holder = {"w": base.clone(), "mask": (torch.rand(16, 16) < 0.5).float()}
+
+    def step(k, x):
+        w = holder["w"]
+        new = base * (1 + float(k))
+        if how == "in place":
+            w.copy_(new)
+        elif how == "data":
+            w.data.copy_(new)
+        elif how == "out":
+            torch.mul(base, 1 + float(k), out=w)
+        else:
+            holder["w"] = new
+        w = holder["w"]
+        return (
+            x @ (w * holder["mask"])
+            + x @ w
+            + w.to_sparse_csr() @ x.t().sum(1, keepdim=True)
+            + x @ w.to_sparse_csc().to_dense()
+        )
+
+    r = replica(step, *[(k, torch.randn(1, 16)) for k in range(4)])
+    for _ in range(3):
+        assert r.ask("check", intervention=ident)["equal"]
+
+
+@pytest.mark.parametrize("ident", REWRITES)
+def test_a_weight_changed_between_steps_from_outside(replica, ident):
+    w, mask = mostly_zero(), (torch.rand(16, 16) < 0.5).float()
+    r = replica(lambda x: x @ (w * mask) + x @ w + w.to_sparse_csr() @ x[:1].t(), (torch.randn(1, 16),))
+    r.ask("check", intervention=ident)
+    w.mul_(3)
+    want = outputs.run_outputs(r.ctx, 1)[0][0]
+    with arm(r.ctx, "on:" + ident) as live:
+        got = outputs.run_outputs(r.ctx, 1, live.begin)[0][0]
+    torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize("ident", REWRITES)
+def test_gradients_are_not_corrupted(replica, ident):
+    w = nn.Parameter(torch.randn(16, 16))
+    frozen, mask, sparse = mostly_zero(), (torch.rand(16, 16) < 0.5).float(), mostly_zero().to_sparse_csr()
+    csc, coo = sparse.to_sparse_csc(), sparse.to_sparse()
+
+    def step(x):
+        w.grad = None
+        y = x @ (w * mask) + x @ (frozen * mask) + (sparse @ (x @ w).t()).t() + x @ frozen + (coo @ (x @ w).t()).t()
+        y = y + (x @ w) @ sparse.to_dense() + torch.stack(torch.unbind(frozen * mask)).sum() * w.sum()
+        y = y + (x @ w) @ csc
+        y.square().mean().backward()
+        return w.grad.clone(), y
+
+    r = replica(step, *inputs())
+    for _ in range(3):
+        got = r.ask("check", intervention=ident)
+        assert got["repeats"]
+        assert got["equal"]
+
+
+@pytest.mark.parametrize("ident", REWRITES)
+def test_a_trained_weight_is_followed(replica, ident):
+    """Two trainings from one start, one of them under the intervention, reach the same weights."""
+
+    def train(wrap):
+        torch.manual_seed(0)
+        m = nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 16))
+        mask = (torch.rand(16, 16) < 0.1).float()
+        with torch.no_grad():
+            m[0].weight.mul_(mask)
+        opt = torch.optim.SGD(m.parameters(), lr=0.05, momentum=0.9, foreach=True)
+
+        def step(x):
+            opt.zero_grad()
+            F.linear(m[1](x), m[0].weight * mask).square().mean().backward()
+            opt.step()
+            return m[0].weight.detach().clone()
+
+        r = replica(step, (torch.randn(4, 16),))
+        r.ask("census", steps=2)
+        return wrap(r)
+
+    def plain(r):
+        return outputs.run_outputs(r.ctx, 6)[-1][0]
+
+    def arms(r):
+        with arm(r.ctx, "on:" + ident) as live:
+            return outputs.run_outputs(r.ctx, 6, live.begin)[-1][0]
+
+    torch.testing.assert_close(train(arms), train(plain))
+
+
+@pytest.mark.parametrize("ident", sorted(registry()))
+@pytest.mark.parametrize("side", ["on", "control"])
+def test_an_exception_in_the_step_leaves_nothing(replica, ident, side):
+    w = mostly_zero()
+    calls = []
+
+    def step(x):
+        calls.append(1)
+        if x.shape[0] == 7:
+            raise ValueError("the user's own")
+        return x @ w
+
+    r = replica(step, *inputs())
+    threads = torch.get_num_threads()
+    with pytest.raises(ValueError, match="the user's own"):
+        r.ask("block", count=3, arm=f"{side}:{ident}")  # the fixture looks at the modes
+    assert torch.get_num_threads() == threads
+
+
+@pytest.mark.parametrize("ident", sorted(registry()))
+def test_arms_run_blocks_in_order(replica, ident):
+    w = mostly_zero()
+    got = replica(lambda x: x @ w, *inputs()).ask("arms", arms=["control:" + ident, "on:" + ident, "off"], count=2)
+    assert [b["arm"] for b in got["blocks"]] == ["control:" + ident, "on:" + ident, "off"]
+    assert all(len(b["times_ms"]) == 2 for b in got["blocks"])
+
+
+def test_an_unknown_arm_is_named(replica):
+    r = replica(lambda x: x + 1)
+    with pytest.raises(ValueError, match=r"no such arm: 'on:nothing'.*csr-twin"):
+        r.ask("block", count=1, arm="on:nothing")
+
+
+def test_code_that_views_the_result(replica):
+    s = mostly_zero().to_sparse_csc()
+    r = replica(lambda x: (x @ s).view(-1), *inputs())
+    got = r.ask("check", intervention="swap-sides")
+    assert got["equal"]
+    assert got["applied"] > 0
+    assert got["notes"] == ["transposed results are copied, since the code views them"]
+
+
+def test_skip_validation(replica):
+    s = mostly_zero().to_sparse_csr()
+    flag = torch.sparse.check_sparse_tensor_invariants
+    assert not flag.is_enabled()
+
+    def step(x):
+        return torch.sparse_csr_tensor(s.crow_indices(), s.col_indices(), s.values(), (16, 16)) @ x.t()
+
+    r = replica(step, *inputs())
+    flag.enable()
+    try:
+        got = r.ask("check", intervention="skip-validation")
+        assert flag.is_enabled()
+    finally:
+        flag.disable()
+    assert got["applied"] > 0
+    assert got["equal"]
+    assert replica(step, *inputs()).ask("check", intervention="skip-validation")["equal"]
+    assert not flag.is_enabled()
+
+
+@pytest.mark.parametrize("values", [torch.int32, torch.complex64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("ident", REWRITES)
+def test_other_dtypes_end_no_arm(replica, ident, values):
+    w = (mostly_zero() * 4).to(values)
+    s, coo = w.to_sparse_csr(), w.to_sparse()
+    r = replica(lambda x: (s.to_dense() + coo.to_dense()).to(torch.complex64).abs() @ x.t(), *inputs())
+    assert r.ask("check", intervention=ident)["equal"]
+
+
+def test_drop_zeros_keeps_integers_and_what_is_not_finite():
+    from sparsetui.probes.interventions.drop_zeros import _make
+
+    def csr(v):
+        return torch.sparse_csr_tensor(torch.tensor([0, 2, 4]), torch.tensor([0, 1, 0, 1]), v, (2, 2))
+
+    assert _make(csr(torch.tensor([1, 0, 2, 3])), 0).matrix.values().tolist() == [1, 2, 3]
+    kept = _make(csr(torch.tensor([1.0, float("nan"), 0.0, 3.0])), 0).matrix
+    assert kept.col_indices().tolist() == [0, 1, 1]
+    hybrid = torch.sparse_coo_tensor([[0, 1]], torch.tensor([[0.0, 1], [1, 1]]), (2, 2))
+    assert _make(hybrid, 0) is None
+
+
+def test_lists_of_indices_are_told_apart_by_where_they_stand(replica):
+    w, idx = torch.randn(16, 16, 16), torch.tensor([3, 1])
+    r = replica(lambda x: w[idx, :, idx].sum() * x + w[:, idx, idx].mean() * x.square(), *inputs())
+    r.ask("check", intervention="fold-mask")
+    assert r.ask("check", intervention="fold-mask")["equal"]
+
+
+def test_dropout_in_train_mode(replica):
+    m = nn.Sequential(nn.Linear(16, 16), nn.Dropout(0.5))
+    w = torch.randn(16, 16)
+    r = replica(lambda x: m(x) @ F.dropout(w, 0.5, True), *inputs())
+    for ident in ("fold-mask", "csr-twin"):
+        got = r.ask("check", intervention=ident)
+        assert got["repeats"]
+        assert got["equal"]
+
+
+def test_folded_results_that_no_step_asks_for_are_given_up(replica):
+    w, flags = torch.randn(16, 16), {"n": 0}
+
+    def step(x):
+        return x @ (w * flags["n"])
+
+    r = replica(step, (torch.randn(4, 16),))
+    r.ask("check", intervention="fold-mask")
+    live = r.ctx.state["interventions"]["fold-mask"]
+    folding = live.on_write[0].__self__
+    with arm(r.ctx, "on:fold-mask"), torch.no_grad():
+        for n in range(200):
+            live.begin()
+            flags["n"] = n
+            step(torch.randn(4, 16))
+    assert len(folding.kept) <= folding.patience + 2
+
+
+def test_twins_of_a_weight_that_always_changes_are_not_made_for_ever(replica):
+    w, mask = mostly_zero(), torch.ones(16, 16)
+
+    def step(x):
+        w.mul_(mask)
+        return x @ w
+
+    r = replica(step, (torch.randn(4, 16),))
+    r.ask("check", intervention="csr-twin")
+    live = r.ctx.state["interventions"]["csr-twin"]
+    with arm(r.ctx, "on:csr-twin"), torch.no_grad():
+        for _ in range(30):
+            live.begin()
+            step(torch.randn(4, 16))
+    assert len(live.on_write[0].__self__.twins) <= 1
+    assert live.applied <= 10
