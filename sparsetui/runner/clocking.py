@@ -44,6 +44,7 @@ class Clock:
         return self._compared[1]
 
     def enough(self, threshold: float) -> bool:
+        """Decided on slower, faster or the same, by enough pairs of processes."""
         return len(self.rounds) >= LEAST_ROUNDS and not needs_more(self.comparison(threshold), threshold)
 
 
@@ -130,9 +131,19 @@ def take_clock(lab: Lab, until: float) -> None:
             c = clock.comparison(THRESHOLD)
             left = max(0, clock.planned - len(clock.rounds))
             lab.journal.live(ratio=c.ratio, floor=c.floor, progress=1 - left / clock.planned, eta_s=mean * left)
-            if clock.enough(THRESHOLD) or lab.left - mean < until:
+            if _decided(lab) or lab.left - mean < until:
                 break
+    clock.planned = None  # the last look: nothing is held back for further ones
     _keep(lab)
+
+
+def _decided(lab: Lab) -> bool:
+    """The question is answered: a missing speed-up asks about the ideal, all else about the comparator."""
+    from sparsetui.runner.lab import THRESHOLD
+
+    if lab.question == "missing-speedup":
+        return len(lab.clock.rounds) >= LEAST_ROUNDS and lab.open_gap != "undecided"
+    return lab.clock.enough(THRESHOLD)
 
 
 def _one_round(lab: Lab) -> None:

@@ -173,8 +173,9 @@ class Investigation(Runner):
         return result
 
     def _judged(self, case: Case) -> Judgement:
-        if self.lab.faults:
-            return judge_failed(case, self.lab.faults)
+        faults = self.lab.faults or (self.lab.deaths if case.comparison is None else {})
+        if faults:
+            return judge_failed(case, faults)
         return judge(case)
 
     def _walk(self) -> None:

@@ -13,7 +13,16 @@ import msgspec
 
 from sparsetui.diagnosis.case import Case, Declared, Trial
 from sparsetui.diagnosis.catalogue import all_mechanisms
-from sparsetui.diagnosis.stats import ArmRound, Block, Closure, Comparison, closure, quantile_summary, ratio_quantiles
+from sparsetui.diagnosis.stats import (
+    ArmRound,
+    Block,
+    Closure,
+    Comparison,
+    TailComparison,
+    closure,
+    quantile_summary,
+    ratio_quantiles,
+)
 from sparsetui.diagnosis.stats.closures import Question
 from sparsetui.diagnosis.verdict import gap
 from sparsetui.evidence.records import Lock, Number, TimeTable
@@ -45,7 +54,8 @@ class Lab:
         self.arms: dict[tuple[str, str], list[ArmRound]] = {}
         self.clock = clocking.Clock()
         self.first: dict[str, Replica] = {}
-        self.faults: dict[str, Fault] = {}
+        self.faults: dict[str, Fault] = {}  # why a variant cannot be run on
+        self.deaths: dict[str, Fault] = {}  # the newest death of each variant, whatever it was doing
         self._hard_end: float | None = None
 
     # -- time ----------------------------------------------------------------------------------------------------
@@ -134,6 +144,7 @@ class Lab:
         """Keep a failure on record. One that only says that the budget ended does not count against the variant."""
         f = e.fault
         variant = "comparator" if "comparator" in f.label else "failing"
+        self.deaths[variant] = f
         if not (f.kind == "timeout" and self.left <= 0 and ("settle", variant) in self.payloads):
             self.faults[variant] = f
         self.journal.append("fault", {"what": f"{f.label or 'worker'}: {f.verb or 'start'}", "why": f.message,
@@ -307,6 +318,11 @@ class Lab:
     def comparison(self) -> Comparison | None:
         return self.clock.comparison(THRESHOLD) if self.clock.rounds else None
 
+    @property
+    def tails(self) -> TailComparison | None:
+        c = self.comparison
+        return ratio_quantiles(self.clock.rounds, floor=c.floor.value or 0.0) if c is not None else None
+
     def closure(self, key: tuple[str, str]) -> Closure | None:
         """What the trial ``key`` closed, from its cycles and the clock's rounds as they are now."""
         arms, compared = self.arms.get(key), self.comparison
@@ -344,7 +360,7 @@ class Lab:
             declared=Declared(d.sparsity, d.layout, d.pattern, d.targets, d.speedup, q.max_drift if q else None),
             change=frozenset(self.workload.change),
             comparison=self.comparison,
-            tails=ratio_quantiles(self.clock.rounds) if self.clock.rounds else None,
+            tails=self.tails,
             lock=self.lock() if all(("lock", v) in self.payloads for v in VARIANTS) else None,
             inventory=by("inventory"), census=by("census"), profile=by("profile"), native=self.natives,
             build=by("build"), settle=by("settle"), growth=by("growth"), outputs=by("outputs"), quality=by("quality"),
@@ -359,7 +375,9 @@ class Lab:
 
     @property
     def open_gap(self) -> str:
-        return gap(self.case())[0]
+        """``open``, ``none`` or ``undecided``: whether there is a gap between the variants to explain."""
+        d = self.workload.declared
+        return gap(Case(declared=Declared(speedup=d.speedup), comparison=self.comparison))[0]
 
 
 def _summary(payload: dict[str, Any]) -> str:

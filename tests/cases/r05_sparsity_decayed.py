@@ -14,7 +14,7 @@ def _fine_tuned(masked):
         layer.weight.requires_grad_(True)
     optimiser = torch.optim.SGD(block.parameters(), lr=0.05, momentum=0.9)
     with torch.enable_grad():
-        block(noise(8, 576, seed=3)).pow(2).mean().backward()
+        block(noise(8, 576, seed=3)).pow(2).sum(-1).mean().backward()
     optimiser.step()
     weights = [layer.weight.detach() * (mask if masked else 1) for layer, mask in zip(layers, masks, strict=True)]
     return FeedForward(*(Csr(weight) for weight in weights))

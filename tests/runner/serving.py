@@ -1,0 +1,66 @@
+"""The code of the workloads that the runner's tests investigate: small, real, and on one thread."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+
+torch.manual_seed(3)
+_DENSE = torch.randn(640, 512) * (torch.rand(640, 512) >= 0.9)
+WEIGHT = _DENSE.to_sparse_csr()
+
+Step = Callable[[torch.Tensor], torch.Tensor]
+
+
+def right() -> Step:
+    return lambda x: (WEIGHT @ x.t()).t()
+
+
+def wrong_side() -> Step:
+    return lambda x: F.linear(x, WEIGHT)
+
+
+def dense() -> Step:
+    return lambda x: x @ _DENSE.t()
+
+
+def requests() -> list[tuple[torch.Tensor]]:
+    g = torch.Generator().manual_seed(1)
+    return [(torch.randn(48, 512, generator=g),) for _ in range(3)]
+
+
+def raises() -> Step:
+    raise ValueError("no \x1b[31mcheckpoint\x1b[0m here")
+
+
+def exits() -> Step:
+    sys.exit(4)
+
+
+def crashes() -> Step:
+    ctypes.string_at(0)
+    return right()
+
+
+def hangs() -> Step:
+    while True:
+        time.sleep(1)
+
+
+def dies_later() -> Step:
+    """Kills itself at its fortieth step, in the middle of a measurement."""
+    done = [0]
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        done[0] += 1
+        if done[0] > 40:
+            os._exit(9)
+        return (WEIGHT @ x.t()).t()
+
+    return step
