@@ -13,6 +13,7 @@ from sparsetui.cli.common import tui_options
 from sparsetui.cli.doctor import doctor
 from sparsetui.cli.drill import drill
 from sparsetui.cli.import_ import import_
+from sparsetui.cli.matrix import matrix
 from sparsetui.cli.memo import memo
 from sparsetui.cli.playbooks import app as playbooks
 
@@ -28,6 +29,7 @@ app.command("investigate")(investigate.investigate)
 app.command("drill")(drill)
 app.command("attach")(attach)
 app.command("import")(import_)
+app.command("matrix")(matrix)
 app.add_typer(sessions.app, name="sessions")
 app.command("memo")(memo)
 app.add_typer(playbooks, name="playbooks")

@@ -26,6 +26,7 @@ from .step import stepper
 
 _MOST_LAYERS = 48  # the largest by work; the rest runs as it is, the same in every arm
 _LEAST = 256  # entries of a weight below which no format can matter
+_MOST_INPUTS = 8  # steps that the scout looks at
 _MIXED = "mixed"
 
 
@@ -39,11 +40,20 @@ class Layer:
         dense = dense.to_dense() if tensors.is_sparse(dense) else dense
         self.w = (dense if side == 0 else dense.t()).contiguous()
         self.other, self.dtype = list(other.shape), other.dtype
+        self.met: Dict[Tuple[int, ...], int] = {}  # calls by shape of the other operand
         self.calls = 0
         self.target = 0.0
         self.twins: Dict[str, Twin] = {}
         self.unfit: Dict[str, str] = {}
         self.times: Dict[str, List[float]] = {}
+
+    def settle(self, steps: int) -> None:
+        """Of the shapes that it met, the one with most work stands for it; calls become those of one step."""
+        self.other = list(max(self.met, key=self._met_work))
+        self.calls = max(1, round(self.calls / steps))
+
+    def _met_work(self, shape: Tuple[int, ...]) -> int:
+        return self.met[shape] * _numel(shape)
 
     @property
     def signature(self) -> str:
@@ -52,10 +62,7 @@ class Layer:
 
     @property
     def work(self) -> int:
-        other = 1
-        for n in self.other:
-            other *= n
-        return self.calls * self.w.numel() * (other // max(1, self.w.shape[1]))
+        return self.calls * self.w.numel() * (_numel(self.other) // max(1, self.w.shape[1]))
 
     def describe(self) -> Dict[str, Any]:
         return {"name": self.name, "side": self.side, "shape": list(self.w.shape), "calls": self.calls,
@@ -86,6 +93,7 @@ class _Scout(ProductRewrite):
                 name = self.names.get(slot[0]) or self.names.get(keys[0]) or "constant %d" % (len(self.layers) + 1)
                 found = self.layers[slot] = Layer(name, side, w, other)
             found.calls += 1
+            found.met[tuple(other.shape)] = found.met.get(tuple(other.shape), 0) + 1
             return side, None
         return 0, None
 
@@ -99,13 +107,14 @@ class Bench:
         mode = Rewrites([scout.match])
         scout.owner = mode
         run = stepper(ctx)
+        seen = min(len(ctx.inputs), _MOST_INPUTS)
         with run.mode(), mode.arm(True):
-            for i in range(min(len(ctx.inputs), 2)):
+            for i in range(seen):
                 run(i)
+        for layer in scout.layers.values():
+            layer.settle(seen)
         hot = sorted(scout.layers.items(), key=lambda kv: -kv[1].work)[:_MOST_LAYERS]
         self.layers: Dict[Hashable, Layer] = dict(hot)
-        for layer in self.layers.values():
-            layer.calls = max(1, layer.calls // min(len(ctx.inputs), 2))
         self.left_out = len(scout.layers) - len(hot)
         self.formats: Dict[str, Format] = {}
         self.arms: Dict[str, Rewrites] = {}
@@ -228,6 +237,15 @@ class Bench:
         best = min(_median(v) for v in layer.times.values())
         return _median(layer.times[f]) > 4 * best
 
+    def set_mix(self, name: str, formats: List[str]) -> Dict[str, Any]:
+        """The arm ``name`` with the given format of each layer, in their order: what another replica has found best."""
+        self.add_arm(name, dict(zip(self.layers, formats)))
+        return {"account": self.account(name)}
+
+    def add_masked(self, fmt: str) -> None:
+        """The arm ``masked:FORMAT``: the zeros of a format that has no kernel here, in strided tensors, for its outputs alone."""
+        self.add_arm("masked:" + fmt, {slot: self._instead(fmt, layer) for slot, layer in self.layers.items()})
+
     def mix(self, name: str, among: List[str], start: str) -> Dict[str, Any]:
         """The arm ``name`` with the measured best format of each layer. A layer leaves ``start`` only for one that its own
         product measured faster beyond 5 %, so that what cannot be told apart stays uniform."""
@@ -290,6 +308,13 @@ def _product_ms(t: Twin, other: torch.Tensor, side: int) -> float:
     return (time.perf_counter_ns() - t0) / 1e6 / reps
 
 
+def _numel(shape: Any) -> int:
+    out = 1
+    for n in shape:
+        out *= int(n)
+    return out
+
+
 def _median(v: List[float]) -> float:
     s = sorted(v)
     return (s[len(s) // 2] + s[(len(s) - 1) // 2]) / 2
@@ -335,6 +360,8 @@ def _layers(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def _mix(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:
+    if "choice" in args:
+        return _bench(ctx).set_mix(str(args.get("name", _MIXED)), [str(f) for f in args["choice"]])
     return _bench(ctx).mix(str(args.get("name", _MIXED)), [str(f) for f in args["among"]], str(args["start"]))
 
 
@@ -345,6 +372,8 @@ def _outputs(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:
     out: Dict[str, Any] = {}
     for arm in args["arms"]:
         try:
+            if str(arm).startswith("masked:") and arm not in b.arms:
+                b.add_masked(str(arm)[len("masked:") :])
             got = b.outputs_of(str(arm), count)
             found = [pruning.drift(x, y) for x, y in zip(want, got)]
             out[arm] = {"per_input": [d for d in found if d is not None],
@@ -364,6 +393,8 @@ def _quality(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:
         if out and time.perf_counter() > end:
             break
         try:
+            if str(arm).startswith("masked:") and arm not in b.arms:
+                b.add_masked(str(arm)[len("masked:") :])
             with b.arms[str(arm)].arm(True):
                 out[arm] = user_metric(ctx, {"entry": args["entry"]})["metrics"]
         except (RuntimeError, NotImplementedError) as e:
