@@ -32,5 +32,9 @@ bench: $(READY)
 accuracy: $(READY)
 	@$(BIN)/python -m bench.accuracy
 
+# The README's pictures, by the real app on the newest saved session of the first drill.
+screenshots: $(READY)
+	@$(BIN)/python -m bench.screenshots
+
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
