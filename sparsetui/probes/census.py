@@ -275,6 +275,7 @@ def census(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:
         done, traced_ns = _repeat(steps, seconds, counted)
     rows = sorted(mode.rows.values(), key=lambda r: -r["ns"])
     steady = {k: c for k, c in tracker.constants.items() if not tracker.is_mutated(c)}
+    ctx.state["calls_per_step"] = mode.calls // done
     ctx.state["constants"] = {k: c.tensor for k, c in steady.items()}
     ctx.state["constant_names"] = {k: c.name for k, c in tracker.constants.items()}
     for c in tracker.constants.values():

@@ -11,16 +11,22 @@ from . import optable
 from .context import Context
 from .step import stepper
 
+_MOST_EVENTS = 10_000
 _MARK = "sparsetui::step"
 
 
 def profile(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:
-    """Profile ``steps`` steps. Rows: op, calls, self and total ms, and for nested ops the op they were called from."""
+    """Profile ``steps`` steps, but no more than two of a step with thousands of ops.
+
+    Rows: op, calls, self and total ms, and for nested ops the op they were called from.
+    """
     from torch.profiler import ProfilerActivity, record_function
     from torch.profiler import profile as torch_profile
 
     run = stepper(ctx)
-    steps = int(args.get("steps", 6))
+    # an event costs torch some 0.15 ms to sort out, and an op is five events or so
+    per_step = 5 * int(ctx.state.get("calls_per_step", 0))
+    steps = max(2, min(int(args.get("steps", 6)), _MOST_EVENTS // max(1, per_step)))
     acts = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])
     with run.mode():
         t0 = time.perf_counter()
