@@ -132,6 +132,11 @@ class Case:
             if w["name"]:
                 used.add(w["name"])
                 derived[w["name"]] = max(derived.get(w["name"], 0.0), float(w["zeros"]))
+        for c in self.census.get(variant, {}).get(
+            "constants", ()
+        ):  # weights that the step itself trains are weights too
+            if used and c.get("mutated") and len(c["shape"]) >= 2:
+                used.add(str(c["name"]))
         for t in self.tensors(variant):
             if len(t.get("shape", ())) < 2 or "zeros" not in t or t.get("dtype") == "bool":
                 continue

@@ -215,7 +215,7 @@ def _finding(case: Case, s: Suspect, state: str, why: str) -> Finding:
         material = _closes(case, s, LEAST_SHARE)
         reason = _share_text(share)
         if not material and share.value is not None:
-            reason = f"it accounts for too little: {reason}"
+            reason = f"{'not settled' if _open(share) else 'it accounts for too little'}: {reason}"
     elif t is not None and t.check and not t.check.get("equal", True):
         reason = "its intervention changed the outputs, so it proves nothing"
     else:
@@ -249,6 +249,11 @@ def _finding(case: Case, s: Suspect, state: str, why: str) -> Finding:
         closes=m.closes,
         reason=reason,
     )
+
+
+def _open(share: Number) -> bool:
+    """The share may yet turn out to matter: its interval reaches above the least that counts."""
+    return share.ci is not None and share.value is not None and share.value >= LEAST_SHARE and share.ci[1] > LEAST_SHARE
 
 
 def _same_claim(s: Suspect) -> bool:
@@ -317,6 +322,15 @@ def _fault(first: Finding, later: Sequence[Finding]) -> Verdict:
 
 
 def _unexplained(case: Case, findings: Sequence[Finding], why: str) -> tuple[Verdict, Unanswered]:
+    pending = [f for f in findings if f.reason.startswith("not settled")]
+    if pending:
+        text = f"The gap is real ({why}); its cause is not settled: " + "; ".join(
+            f"{f.mechanism}, {f.reason}" for f in pending
+        )
+        settle = "run again with a larger --budget, on a quieter host: the interventions need more cycles"
+        return Verdict(status="cannot_answer", summary=text), Unanswered(
+            "Which mechanism causes the gap?", text, settle
+        )
     closest = [f.mechanism for f in findings]
     text = f"The gap is real ({why}), but no mechanism of the catalogue accounts for it"
     if closest:

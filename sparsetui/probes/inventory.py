@@ -11,6 +11,7 @@ from typing import Any, Dict, Hashable, List, Optional, Set, Tuple
 import torch
 
 from . import identity, tensors, walk
+from .compiled import compiled_parts
 from .context import Context
 
 _STRUCTURE_ROWS = 4096  # structure of larger matrices is read off this many evenly spaced rows
@@ -39,7 +40,7 @@ def inventory(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:
             ctx.emit({"inventory": n, "of": len(held) + len(extra)})
     mods = walk.owners(ctx.fn)
     return {"tensors": rows, "modules": sorted(set(mods.values()))[:20000],
-            "training": bool(getattr(ctx.fn, "training", False)), "kinds": _kinds(ctx.fn)}  # fmt: skip
+            "compiled": len(compiled_parts(ctx.fn)), "training": bool(getattr(ctx.fn, "training", False)), "kinds": _kinds(ctx.fn)}  # fmt: skip
 
 
 def _found_by_census(ctx: Context) -> List[Tuple[str, torch.Tensor]]:

@@ -42,6 +42,8 @@ def run_plan(lab: Lab) -> None:
     _interventions(lab, waiting)
     if lab.open_gap == "undecided" and lab.left > 0.1 * lab.budget_s:
         clocking.take_clock(lab, until=0.05 * lab.budget_s)
+    if lab.open_gap == "open":
+        trials.sharpen(lab, waiting, keep_s=0.05 * lab.budget_s)
     if lab.left > 0.2 * lab.budget_s:
         lab.run_pass("native")
     lab.extra_probes(late=True)

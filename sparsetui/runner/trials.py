@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from sparsetui.diagnosis.case import Trial
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 _BLOCK_MS = 40.0
 _LEAST, _MOST = 2, 200
-LEAST, MOST = 4, 16  # cycles
+LEAST, MOST = 4, 16  # cycles at a time
+MOST_IN_ALL = 64
 
 
 def steps_for(step_ms: float) -> int:
@@ -74,6 +75,30 @@ def try_out(lab: Lab, s: Suspect, seconds: float) -> None:
                 _try_one(lab, name, v, seconds / len(variants), s)
 
 
+def sharpen(lab: Lab, waiting: list[Suspect], keep_s: float) -> None:
+    """Spend what is left on the interventions whose gain is not settled yet, in turn."""
+    while lab.left > keep_s:
+        found = [(s, name, v) for s, name, v in _tried(lab, waiting) if unclear(lab, (name, v))]
+        if not found:
+            return
+        for s, name, v in found:
+            if lab.left > keep_s:
+                lab.check_cancelled()
+                with lab.journal.phase(s.mechanism.stage, f"intervention {name}", f"{s.mechanism.id}: more cycles"):
+                    _try_one(lab, name, v, min(3.0, lab.left / len(found)), s)
+
+
+def _tried(lab: Lab, waiting: list[Suspect]) -> Iterator[tuple[Suspect, str, str]]:
+    """Suspects with a valid trial that may have more cycles, by intervention and variant."""
+    for s in waiting:
+        for v in ("failing", "comparator") if s.shared else ("failing",):
+            name = s.intervention
+            if name is None or name == "relock" or (name, v) not in lab.trials:
+                continue
+            if lab.trials[(name, v)].valid and len(lab.arms[(name, v)]) < MOST_IN_ALL:
+                yield s, name, v
+
+
 def _try_one(lab: Lab, name: str, variant: str, seconds: float, s: Suspect) -> None:
     if not lab.ready():
         return
@@ -112,11 +137,19 @@ def _enough(lab: Lab, key: tuple[str, str], first: int, end: float) -> bool:
         return False
     if done >= MOST or time.monotonic() >= end:
         return True
+    return not unclear(lab, key)
+
+
+def unclear(lab: Lab, key: tuple[str, str]) -> bool:
+    """More cycles would still sharpen what the intervention gains: it may matter, yet is not known well or strictly enough."""
     closed = lab.closure(key)
     if closed is None or closed.effect.value is None or closed.effect.ci is None:
-        return False
-    half = (closed.effect.ci[1] - closed.effect.ci[0]) / 2
-    return half < 0.1 * abs(closed.effect.value) or half < 0.004
+        return True
+    low, high = closed.effect.ci
+    half = (high - low) / 2
+    if half < 0.004 or high < closed.resolution:
+        return False  # whatever it gains is too little to matter
+    return half > 0.1 * abs(closed.effect.value) or not closed.closes
 
 
 def keep_trial(lab: Lab, key: tuple[str, str], mechanism: str, stage: str, check: dict[str, Any], failed: str) -> None:

@@ -62,14 +62,43 @@ def _numel(shape: Iterable[int]) -> int:
     return n
 
 
-def expands(row: Payload) -> bool:
-    """Whether an op's dense result takes more bytes than the constants it came from: decompression."""
-    origin = row.get("operands", ())
-    source = max((_bytes(o) for o in origin), default=0)
-    floats = [o for o in origin if o["dtype"].startswith(("float", "bfloat", "complex")) and _numel(o["shape"]) > 1]
-    return int(row.get("out_bytes", 0)) > source and not any(_numel(o["shape"]) >= out_numel(row) for o in floats)
+def decompression(case: Case, variant: str) -> list[Payload]:
+    """Constant work that makes a full-size dense weight out of fewer bytes (dequantising, unpacking), with the arithmetic on it.
+
+    An op that expands its constants starts such a chain, and ops whose full-size operands all come out of one continue it. A
+    mask that is widened to floats expands too, but then meets a float weight that was there before: that is masking.
+    """
+    work = [r for r in constant_work(case, variant) if r["family"] in ("pointwise", "copy", "other")]
+    least = weight_size(case, variant)
+    masks = {str(o["name"]) for r in work if any(_stored_float(o, r) for o in r["operands"]) for o in r["operands"]}
+    starts = [r for r in work if _expands(r) and out_numel(r) >= least > 0 and str(r["origin"]) not in masks]
+    packed = {str(r["origin"]) for r in starts}
+    follow = [r for r in work if r not in starts and out_numel(r) >= least > 0 and _continues(r, packed)]
+    return starts + follow
 
 
+def _full_size(o: Payload, row: Payload) -> bool:
+    return _numel(o["shape"]) >= out_numel(row) > 1
+
+
+def _stored_float(o: Payload, row: Payload) -> bool:
+    """A full-size float operand that existed before the step."""
+    return _full_size(o, row) and str(o["dtype"]).startswith(_FLOATS) and not o.get("derived")
+
+
+def _continues(row: Payload, packed: set[str]) -> bool:
+    full = [o for o in row["operands"] if _full_size(o, row)]
+    return bool(full) and all(o.get("derived") and str(o["name"]) in packed for o in full)
+
+
+def _expands(row: Payload) -> bool:
+    """Whether an op's result takes more bytes than any constant it was made of, and none of those is the weight itself."""
+    operands = row.get("operands", ())
+    source = max((_bytes(o) for o in operands), default=0)
+    return int(row.get("out_bytes", 0)) > source and not any(_stored_float(o, row) for o in operands)
+
+
+_FLOATS = ("float", "bfloat", "complex")
 _ITEM = {"float64": 8, "int64": 8, "complex64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int16": 2,
          "complex128": 16}  # fmt: skip
 

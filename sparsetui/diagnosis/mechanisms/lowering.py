@@ -7,7 +7,7 @@ from sparsetui.diagnosis.mechanism import Mechanism, Suspicion
 from sparsetui.diagnosis.mechanisms._common import (
     constant_work,
     count,
-    expands,
+    decompression,
     out_numel,
     percent,
     places,
@@ -64,8 +64,9 @@ def _dense_storage(case: Case, variant: str) -> Suspicion | None:
 
 def _mask_recompute(case: Case, variant: str) -> Suspicion | None:
     least = weight_size(case, variant)
+    unpacking = {id(r) for r in decompression(case, variant)}
     rows = [r for r in constant_work(case, variant)
-            if r["family"] in ("pointwise", "copy", "other") and out_numel(r) >= least > 0 and not _decompression(r)]  # fmt: skip
+            if r["family"] in ("pointwise", "copy", "other") and out_numel(r) >= least > 0 and id(r) not in unpacking]  # fmt: skip
     if not any(r["family"] == "pointwise" for r in rows):
         return None
     ms = total_ms(case, rows, variant)
@@ -81,16 +82,12 @@ def _mask_recompute(case: Case, variant: str) -> Suspicion | None:
     )
 
 
-def _decompression(row: Payload) -> bool:
-    return row["family"] != "densify" and expands(row)
-
-
 def _densified(case: Case, variant: str) -> Suspicion | None:
-    fallback = {id(r) for r in forced_densify(case, variant)}
+    forced = {id(r) for r in forced_densify(case, variant)}
+    unpacked = decompression(case, variant)
     rows = [r for r in case.rows(variant)
-            if (r["family"] == "densify" and not r.get("backward") and _from_sparse(r) and id(r) not in fallback)
-            or (r.get("constant") and r["family"] in ("pointwise", "copy", "other") and _decompression(r)
-                and out_numel(r) >= weight_size(case, variant) > 0)]  # fmt: skip
+            if r["family"] == "densify" and not r.get("backward") and _from_sparse(r) and id(r) not in forced]  # fmt: skip
+    rows += unpacked
     at_load = [r for r in _dense_rows(case, variant) if r["weight"]["name"] in _densified_at_load(case, variant)]
     if not rows and not at_load:
         return None
@@ -116,6 +113,7 @@ def _densified(case: Case, variant: str) -> Suspicion | None:
         passes=(("census", variant), ("profile", variant)),
         ms=ms,
         share=case.share_of_step(ms, variant),
+        intervention="fold-mask" if len(unpacked) == len(rows) else None,
     )
 
 
@@ -157,6 +155,10 @@ def _compiler_skip(case: Case, variant: str) -> Suspicion | None:
         ms=lost,
         share=case.share_of_step(lost, variant),
     )
+
+
+def _is_compiled(case: Case) -> bool:
+    return any(p.get("compiled") for p in case.inventory.values())
 
 
 def _square(row: Payload) -> tuple[int, int] | None:
@@ -250,7 +252,7 @@ MECHANISMS = [
         closes="no weight-sized elementwise op on constants in the step",
     ),
     Mechanism(
-        id="lowering.compiler-skip", owner="RT", suspect=_compiler_skip, needs=("compiled",),
+        id="lowering.compiler-skip", owner="RT", suspect=_compiler_skip, needs=("compiled",), wants=_is_compiled,
         question="Did the compiler capture the frames that touch sparse tensors?",
         fix="keep sparse products outside the compiled region and compile the dense rest, or wrap them as a custom op",
         boundary="which functions are compiled",

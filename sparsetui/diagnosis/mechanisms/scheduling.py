@@ -31,10 +31,12 @@ def _format_conversion(case: Case, variant: str) -> Suspicion | None:
 
 
 def _backward_transpose(case: Case, variant: str) -> Suspicion | None:
-    rows = [r for r in case.rows(variant) if r["family"] in ("conversion", "sort") and r.get("backward")]
+    # masking a gradient to the pattern is no conversion of the operand
+    rows = [r for r in case.rows(variant)
+            if r["family"] in ("conversion", "sort") and r.get("backward") and "sparse_mask" not in str(r["op"])]  # fmt: skip
     profile = case.profile.get(variant, {})
     steps = max(1, int(profile.get("steps", 1)))
-    hidden = [h for h in profile.get("hidden", ()) if h.get("backward")]
+    hidden = [h for h in profile.get("hidden", ()) if h.get("backward") and "sparse_mask" not in str(h["op"])]
     if not rows and not hidden:
         return None
     ms = total_ms(case, rows, variant) + sum(float(h["total_ms"]) for h in hidden) / steps
