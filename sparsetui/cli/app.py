@@ -9,6 +9,7 @@ import typer
 
 from sparsetui.cli import investigate, sessions
 from sparsetui.cli.attach import attach
+from sparsetui.cli.close import close
 from sparsetui.cli.common import tui_options
 from sparsetui.cli.doctor import doctor
 from sparsetui.cli.drill import drill
@@ -22,6 +23,7 @@ app = typer.Typer(
     help="Find the first failing mechanism after a model was pruned, prove it live, and close with a way back.",
     no_args_is_help=False,
     pretty_exceptions_enable=False,
+    add_completion=False,  # it edits the shell's start-up files, and this runs on hosts that are not ours
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -30,6 +32,7 @@ app.command("drill")(drill)
 app.command("attach")(attach)
 app.command("import")(import_)
 app.command("matrix")(matrix)
+app.command("close")(close)
 app.add_typer(sessions.app, name="sessions")
 app.command("memo")(memo)
 app.add_typer(playbooks, name="playbooks")

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from sparsetui.cli import headless
-from sparsetui.cli.common import clean, fail, say
+from sparsetui.cli.common import check_store, check_target, clean, fail, say
 from sparsetui.cli.investigate import SessionsOption
 
 MatrixBudget = Annotated[
@@ -30,6 +30,9 @@ def matrix(
     from sparsetui.report.memo import render
     from sparsetui.runner.api import Cancelled
 
+    check_store(sessions)
+    check_target("--json", json)
+    check_target("--memo", memo)
     runner = release_runner(workload, sessions, session, budget)
     with headless._signals(runner):
         try:

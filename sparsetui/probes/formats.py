@@ -49,7 +49,8 @@ class Layer:
 
     def settle(self, steps: int) -> None:
         """Of the shapes that it met, the one with most work stands for it; calls become those of one step."""
-        self.other = list(max(self.met, key=self._met_work))
+        widest: Tuple[int, ...] = max(self.met, key=self._met_work)
+        self.other = list(widest)
         self.calls = max(1, round(self.calls / steps))
 
     def _met_work(self, shape: Tuple[int, ...]) -> int:
