@@ -73,8 +73,8 @@ def gap(case: Case) -> tuple[str, str]:
     c = case.comparison
     if c is None:
         return "undecided", "latency was not measured"
-    if case.question == "missing-speedup" and case.declared.speedup is not None:
-        return _speedup_gap(c, case.declared.speedup)
+    if case.declared.wanted is not None:
+        return _speedup_gap(c, case.declared.wanted, "declared" if case.declared.speedup else "asked for")
     if c.verdict == "slower":
         return "open", c.reason
     if c.verdict in ("faster", "same"):
@@ -89,13 +89,13 @@ def _could_matter(c: Comparison) -> bool:
     return c.decision_ci[1] > 1.0 + max(c.band, c.threshold)
 
 
-def _speedup_gap(c: Comparison, speedup: float) -> tuple[str, str]:
+def _speedup_gap(c: Comparison, speedup: float, said: str) -> tuple[str, str]:
     ideal = 1.0 / speedup
     if c.ratio.value is None or c.ratio.ci is None or c.decision_ci is None:
         return "undecided", c.reason
     slack = 1.0 + (c.floor.value or 0.0)
     real = 1.0 / c.ratio.value
-    text = f"real speed-up {real:.3g}, declared {speedup:g}"
+    text = f"real speed-up {real:.3g}, {said} {speedup:.3g}"
     if c.decision_ci[0] > ideal * slack:
         return "open", text
     if c.ratio.value <= ideal * slack:
@@ -114,6 +114,14 @@ def judge(case: Case) -> Judgement:
     unanswered: list[Unanswered] = []
     if material:
         verdict = _fault(material[0], material[1:])
+    elif (
+        state == "open"
+        and case.declared.speedup is None
+        and case.question == "missing-speedup"
+        and not _pending(findings)
+    ):
+        verdict = Verdict(status="no_fault", summary=f"No fault: {why}; no claim is broken, and nothing that was switched off "
+                          "live would make it faster")  # fmt: skip
     elif state == "open":
         verdict, ask = _unexplained(case, findings, why)
         unanswered.append(ask)
@@ -321,8 +329,13 @@ def _fault(first: Finding, later: Sequence[Finding]) -> Verdict:
     )
 
 
+def _pending(findings: Sequence[Finding]) -> list[Finding]:
+    """Findings whose share of the gap may yet turn out to matter."""
+    return [f for f in findings if f.reason.startswith("not settled")]
+
+
 def _unexplained(case: Case, findings: Sequence[Finding], why: str) -> tuple[Verdict, Unanswered]:
-    pending = [f for f in findings if f.reason.startswith("not settled")]
+    pending = _pending(findings)
     if pending:
         text = f"The gap is real ({why}); its cause is not settled: " + "; ".join(
             f"{f.mechanism}, {f.reason}" for f in pending

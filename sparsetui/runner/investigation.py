@@ -47,7 +47,8 @@ class Investigation(Runner):
         self.workload, self.playbook = workload, playbook
         self.writer = store.writer(session) if session else store.create(workload.name)
         self.journal = Journal(self.writer, listener, budget_s)
-        self.lab = Lab(workload, self.journal, budget_s)
+        asks = getattr(playbook, "question", "") == "missing-speedup"
+        self.lab = Lab(workload, self.journal, budget_s, asks_speedup=asks)
         self._closed = False
         if session:
             self._reload()

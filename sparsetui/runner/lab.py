@@ -13,6 +13,7 @@ import msgspec
 
 from sparsetui.diagnosis.case import Case, Declared, Trial
 from sparsetui.diagnosis.catalogue import all_mechanisms
+from sparsetui.diagnosis.metrics import nominal_sparsity
 from sparsetui.diagnosis.stats import (
     ArmRound,
     Block,
@@ -44,8 +45,9 @@ class Lab:
     ``payloads`` maps (probe, variant) to what the probe returned; ``trials`` maps (intervention, variant).
     """
 
-    def __init__(self, workload: Workload, journal: Journal, budget_s: float) -> None:
+    def __init__(self, workload: Workload, journal: Journal, budget_s: float, asks_speedup: bool = False) -> None:
         self.workload, self.journal, self.budget_s = workload, journal, budget_s
+        self.asks_speedup = asks_speedup
         self.cancel = threading.Event()
         self.gear = Equipment(workload, journal, self.cancel)
         self.payloads: dict[tuple[str, str], dict[str, Any]] = {}
@@ -307,12 +309,23 @@ class Lab:
 
     @property
     def question(self) -> Question:
-        return "missing-speedup" if self.workload.declared.speedup else "regression"
+        return "missing-speedup" if self.declared().wanted else "regression"
 
     @property
     def ideal(self) -> float | None:
-        s = self.workload.declared.speedup
-        return 1.0 / s if s else None
+        wanted = self.declared().wanted
+        return 1.0 / wanted if wanted else None
+
+    def declared(self) -> Declared:
+        """What the release claims; where a playbook asks why it is no faster, the ideal of its zeros stands in for a claim."""
+        d, q = self.workload.declared, self.workload.quality
+        asked = None
+        if self.asks_speedup and d.speedup is None and ("inventory", "failing") in self.payloads:
+            zeros = nominal_sparsity(Case(inventory={"failing": self.payloads[("inventory", "failing")]}), "failing")[
+                "value"
+            ]
+            asked = min(20.0, 1.0 / (1.0 - zeros)) if zeros is not None and 0.05 < zeros < 1.0 else None
+        return Declared(d.sparsity, d.layout, d.pattern, d.targets, d.speedup, asked, q.max_drift if q else None)
 
     @property
     def comparison(self) -> Comparison | None:
@@ -343,7 +356,6 @@ class Lab:
 
     def case(self) -> Case:
         """Everything seen so far, as the mechanisms read it."""
-        d, q = self.workload.declared, self.workload.quality
 
         def by(probe: str) -> dict[str, dict[str, Any]]:
             return {v: self.payloads[(probe, v)] for v in VARIANTS if (probe, v) in self.payloads}
@@ -357,7 +369,7 @@ class Lab:
         ids = {(e.probe, e.variant or ""): e.id for e in self.journal.state().evidence}
         tried = {k: dataclasses.replace(t, closure=self.closure(k)) for k, t in self.trials.items()}
         return Case(
-            declared=Declared(d.sparsity, d.layout, d.pattern, d.targets, d.speedup, q.max_drift if q else None),
+            declared=self.declared(),
             change=frozenset(self.workload.change),
             comparison=self.comparison,
             tails=self.tails,
@@ -376,8 +388,7 @@ class Lab:
     @property
     def open_gap(self) -> str:
         """``open``, ``none`` or ``undecided``: whether there is a gap between the variants to explain."""
-        d = self.workload.declared
-        return gap(Case(declared=Declared(speedup=d.speedup), comparison=self.comparison))[0]
+        return gap(Case(declared=self.declared(), comparison=self.comparison))[0]
 
 
 def _summary(payload: dict[str, Any]) -> str:
