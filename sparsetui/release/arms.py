@@ -69,6 +69,20 @@ class Cycles:
         centre, found = hodges_lehmann(logs), signed_rank_interval(logs) or t_interval(logs)
         return Number(value=math.exp(centre), ci=(math.exp(found[0]), math.exp(found[1])), n=len(logs), unit="×")
 
+    def net(self, arm: str, alone: str) -> Number:
+        """Time of ``arm`` over the plain step's, both without the harness: (arm − (reference − alone)) / alone by cycle. What
+        the harness costs is taken as the same for every arm."""
+        a, d, s = (self.levels(x) for x in (arm, REFERENCE, alone))
+        ratios = [
+            (math.exp(a[c]) - math.exp(d[c])) / math.exp(s[c]) + 1.0 for c in sorted(a.keys() & d.keys() & s.keys())
+        ]
+        if len(ratios) < 3:
+            return unavailable(f"only {len(ratios)} cycles hold all three", "×")
+        found = signed_rank_interval(ratios) or t_interval(ratios)
+        return Number(
+            value=hodges_lehmann(ratios), ci=(max(0.0, found[0]), found[1]), n=len(ratios), unit="×", quality="derived"
+        )
+
     def floor(self) -> Number:
         """How far the same arm is from itself: the bound of the A/A interval, as a ratio − 1."""
         if len(self.pairs) < 3:

@@ -213,6 +213,8 @@ def section(run: ReplayRun, log: RequestLog) -> dict[str, Any]:
     why = f"{chosen} against {asked}: {tell(verdicts[chosen])}"
     if chosen == "comparator":
         why += f" (there is no fixed variant to replay: {run.no_fix})"
+    if any("not known" in v for v in verdicts[chosen].values()):
+        why += f"; {len(used.arrivals)} of {len(log.arrivals)} requests fit into the time: raise the budget or [replay] speed"
     gone = "".join(f"; {n} was lost: {m}" for n, m in run.lost.items())
     return {
         "summary": f"{len(used.arrivals)} requests of {log.path.name} over {used.span:.3g} s for each variant; "
