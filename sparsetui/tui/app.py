@@ -13,6 +13,7 @@ from sparsetui.tui import terminal
 from sparsetui.tui.desk import RunnerFactory
 from sparsetui.tui.outlet import first_line
 from sparsetui.tui.shell import SparseApp
+from sparsetui.tui.watching import Watching
 
 __all__ = ["SparseApp", "run"]
 
@@ -47,6 +48,7 @@ def run(
     session: str | None = None,
     workload: Any = None,
     drill: Any = None,
+    watching: Watching | None = None,
     playbook: Any = None,
     budget: float = 60.0,
     readonly: bool = False,
@@ -58,7 +60,8 @@ def run(
     """Run the app and return the exit code of the contract: 0, 1, 2, 3 or 130.
 
     ``store`` is a session store, its folder, or ``None`` for the default one; ``workload`` a path or a loaded workload;
-    ``drill`` a name or a drill. Without a terminal nothing is drawn: one line on stderr names the flag to use, and 2
+    ``drill`` a name or a drill, ``watching`` a watch to begin with: its last snapshot is the caller's to report.
+    Without a terminal nothing is drawn: one line on stderr names the flag to use, and 2
     is returned.
     """
     why = terminal.why_no_terminal()
@@ -80,6 +83,8 @@ def run(
         if session is not None:
             store.open(session).state()
             start = {"session": session}
+        elif watching is not None:
+            start = {"watching": watching}
         elif workload is not None:
             start = {"workload": _as_workload(workload)}
         elif drill is not None:
@@ -105,6 +110,8 @@ def run(
         app.run(mouse=mouse)
         crashed = app.return_code not in (0, None) and not app._ending
     finally:
+        if app.watching is not None:
+            app.watching.close()
         app.desk.close()  # also after a crash of our own: the session is saved and no worker outlives the app
         last_resort.stand_down()
     where = f"; session {app.desk.state.id} is saved" if app.desk.state.id else ""

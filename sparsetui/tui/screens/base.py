@@ -140,7 +140,7 @@ class Sheet(Screen[None], inherit_bindings=False):
         text.append(f" {clean(name, 40)}")
         if self.TITLE_TEXT and self.desk.is_open and self.size.width >= 100:
             text.append(f"  {self.TITLE_TEXT}", style=DIM)
-        tail = ink()
+        tail = self.status()
         if self.desk.is_open:
             if state.lock is not None:
                 undeclared = [d for d in state.lock.differs if not d.declared]
@@ -162,6 +162,16 @@ class Sheet(Screen[None], inherit_bindings=False):
             text.truncate(max(0, self.size.width - tail.cell_len - 2), overflow="ellipsis")
             gap = 1
         return text + ink(" " * gap) + tail
+
+    def status(self) -> Text:
+        """What goes on now, for the top bar: it stays there whatever the message line says."""
+        live = self.desk.live
+        if not live.running:
+            return ink()
+        text = ink("» ", ACCENT) + ink(clean(live.phase or self.desk.busy or "running", 16), HEAD)
+        if live.eta_s is not None:
+            text.append(f" {live.eta_s:.0f} s left", DIM)
+        return text
 
     def note(self, text: str, style: str = "") -> None:
         """Say something on the message line for a few seconds."""

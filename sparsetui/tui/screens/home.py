@@ -27,7 +27,7 @@ _STATUS = {
 
 class Home(Sheet):
     TITLE_TEXT = "find the first failing mechanism, prove it, close with a way back"
-    FOOTER = ("enter", "open_file", "filter", "mark", "sort")
+    FOOTER = ("enter", "attach", "open_file", "filter", "mark", "compare", "sort")
 
     def body(self) -> Iterable[Widget]:
         with Container(id="home", classes="columns"):
@@ -112,6 +112,9 @@ class Home(Sheet):
 
         form = Form("open a workload file", [("path", "path of a workload file (TOML)", "")], _readable)
         self.app.push_screen(form, opened)
+
+    def do_attach(self) -> None:
+        self.app.open("processes")
 
     def go_back(self) -> None:
         self.app.ask_quit()
