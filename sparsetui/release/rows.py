@@ -117,11 +117,17 @@ def _untimed(why: str) -> dict[str, Number]:
 def _absent(run: MatrixRun, fmt: str, why: str) -> dict[str, Any]:
     """A format that cannot run here: its quality is measured all the same, on its own zeros."""
     none = unavailable(why)
-    return {"name": fmt, "kind": "structured" if fmt.startswith(("bsr", "2:4", "channels")) else "unstructured",
-            **_untimed(why), "against_dense": none, "net_of_harness": none, "throughput_at_SLA": none, "energy": none, "weight_bytes": none,
-            "value_bytes": none, "index_bytes": none, "metadata_overhead": none, "fallback_rate": none,
-            "conversions": none, "quality_drift": drift(run, f"masked:{fmt}"), "SLA": "not measured",
-            "risk": "not known: it cannot run here", "note": why}  # fmt: skip
+    same = ("against_dense", "net_of_harness", "throughput_at_SLA", "energy", "weight_bytes", "value_bytes", "index_bytes",
+            "metadata_overhead", "fallback_rate", "conversions")  # fmt: skip
+    row: dict[str, Any] = {"name": fmt, "kind": _kind(fmt), **_untimed(why), **dict.fromkeys(same, none)}
+    row.update(
+        quality_drift=drift(run, f"masked:{fmt}"), SLA="not measured", risk="not known: it cannot run here", note=why
+    )
+    return row
+
+
+def _kind(fmt: str) -> str:
+    return "structured" if fmt.startswith(("bsr", "2:4", "channels")) else "unstructured"
 
 
 def _fallback(account: dict[str, Any]) -> Number:
