@@ -101,6 +101,7 @@ class Desk:
         self.log: list[str] = []
         self._closing = False
         self._reader: Any = None
+        self.followed = ""  # the other process that writes the open session
 
     # opening
 
@@ -122,23 +123,35 @@ class Desk:
         self.ref = str(self._reader.path)  # also right for a session outside the store's folder
         self.title = state.title or state.workload or state.id
         self.workload, self.cannot_run = self._workload_of(state)
-        if self._reader.writing:
-            self.cannot_run = f"{self._reader.writing} writes this session; it is followed here"
+        self._see_writer(self._reader.writing)
         return self.cannot_run
+
+    def _see_writer(self, writer: str) -> None:
+        """Another process writes the session: nothing is run here, and its phase is shown as it goes on."""
+        self.followed = writer
+        if writer:
+            self.cannot_run = f"{writer} writes this session; it is followed here"
+        last = self.state.phases[-1] if self.state.phases else None
+        if writer and last is not None and last.state == "started":
+            self.live = Live(True, last.stage, last.name, last.note, budget_s=self.budget)
+        else:
+            self.live = Live(budget_s=self.budget)
 
     def follow(self) -> bool:
         """Take what another process has written since; whether there was anything."""
         if self._reader is None or self.runner is not None or self.busy:
             return False
         try:
-            if not self._reader.follow():
-                return False
+            fresh, writer = bool(self._reader.follow()), self._reader.writing
         except Exception as error:  # the folder may be gone or damaged by now; what is known stays on the screen
             self.cannot_run = f"the session can no longer be read: {error}"
             return False
-        self.state = self._reader.state()
-        if not self._reader.writing and self.workload is None:
+        if not fresh and writer == self.followed:
+            return False
+        was, self.state = self.followed, self._reader.state()
+        if was and not writer:
             self.workload, self.cannot_run = self._workload_of(self.state)
+        self._see_writer(writer)
         return True
 
     def _workload_of(self, state: SessionState) -> tuple[Any, str | None]:

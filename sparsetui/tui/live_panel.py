@@ -30,12 +30,12 @@ def live_lines(state: SessionState, live: Live, width: int, height: int, unicode
             lines.append(a + ink(" " * max(2, width - 36 - a.cell_len)) + right[i] if i < len(right) else a)
     else:
         bars = [ink(x) for x in reality_check(state.metrics, width, unicode)] if state.metrics else []
-        lines = left + ([ink(), *_tint(bars, ACCENT, OK, FAILING)] if bars else [])
+        lines = left + ([ink(), *tinted(bars, ACCENT, OK, FAILING)] if bars else [])
     lines += counters(state, live, width)
     if state.budget is not None:
         lines.append(ink())
         title, *shares = budget_bars(state.budget, width, unicode)
-        lines += [ink(title, style=HEAD), *_tint([ink(x) for x in shares], FAILING)]
+        lines += [ink(title, style=HEAD), *tinted([ink(x) for x in shares], FAILING)]
     enough = [a for a, v in live.latency_ms.items() if len(v) >= ENOUGH]
     if len(lines) + 9 <= height and len(enough) >= 2:
         names = enough[:2]
@@ -67,7 +67,7 @@ def reality(metrics: Mapping[str, object], width: int, unicode: bool) -> list[Te
     return lines
 
 
-def _tint(bars: Sequence[Text], *styles: str) -> list[Text]:
+def tinted(bars: Sequence[Text], *styles: str) -> list[Text]:
     """Colour the bar in each line; the text around it keeps the terminal's own colour."""
     for i, line in enumerate(bars):
         style = styles[min(i, len(styles) - 1)]

@@ -20,13 +20,13 @@ from sparsetui.tui.widgets.table import Column, Row
 
 OP_COLUMNS = (
     Column("op", 12, 30),
-    Column("module", 12, 36),
-    Column("path", 8, 16),
+    Column("module", 8, 36),
+    Column("path", 14, 16),
     Column("calls", 5, 8, right=True, drop=2),
     Column("self ms", 8, 10, right=True),
     Column("zeros", 5, 6, right=True, drop=1),
     Column("dense-fallback", 8, 14, short="fallback"),
-    Column("ratio", 8, 14),
+    Column("ratio", 7, 14),
 )
 FINDING_COLUMNS = (
     Column("finding", 19, 38),
@@ -85,6 +85,8 @@ def guide(state: SessionState, stage: Stage, step: Text, width: int, *, rows: in
         runs = ink("plays ", style=DIM) + ink(says)
     result = ink("found ", style=DIM) + ink(MARK[mark] + " ", style=MARK_STYLE.get(mark, DIM)) + ink(clean(found))
     room = rows - 2
+    if not says and runs.cell_len > width * max(1, room - 2):  # names alone, where their explanation would be cut
+        runs = ink("runs  ", style=DIM) + ink(", ".join(stage.passes))
     said = _wrap(result, width, max(1, room - 1), 6)
     lines = [question, *_wrap(runs, width, max(1, room - len(said)), 6), *said]
     while len(lines) < rows - 1:
@@ -117,8 +119,8 @@ def _wrap(text: Text, width: int, most: int, indent: int) -> list[Text]:
     return out
 
 
-def op_rows(ops: Sequence[OpRow]) -> list[Row]:
-    """The op table: the failing variant's lines, the costliest first."""
+def op_rows(ops: Sequence[OpRow], wide: bool = True) -> list[Row]:
+    """The op table: the failing variant's lines, the costliest first. A narrow one gives ratios without words."""
     rows = []
     for i, op in enumerate(sorted(ops, key=lambda o: -(o.self_ms_per_step.value or 0.0))):
         if op.variant != "failing":
@@ -135,7 +137,7 @@ def op_rows(ops: Sequence[OpRow]) -> list[Row]:
                     brief(op.self_ms_per_step.value),
                     "–" if op.weight_zeros is None else f"{100 * op.weight_zeros:.0f}%",
                     _fallback(op),
-                    _ratio(ratio),
+                    _ratio(ratio, wide),
                 ),
                 (None, None, None, op.calls_per_step, op.self_ms_per_step.value, op.weight_zeros, None, ratio),
             )
@@ -149,9 +151,12 @@ def _fallback(op: OpRow) -> Text:
     return ink("✓ sparse", style=OK) if op.eligible else ink("–", style=DIM)
 
 
-def _ratio(ratio: float | None) -> Text:
+def _ratio(ratio: float | None, wide: bool) -> Text:
     if ratio is None or not math.isfinite(ratio):
         return ink("–", style=DIM)
+    if not wide:
+        slower = ratio >= 1.1
+        return ink(f"{'▲' if slower else ' '} {brief(ratio)}×", BAD if slower else OK if ratio <= 0.9 else "")
     if ratio >= 1.1:
         return ink(f"▲ {ratio:.1f}× slower", style=BAD)
     if ratio <= 0.9:

@@ -140,7 +140,8 @@ class SparseApp(App[int]):
                 return
             self.open("investigate")
             if remark:
-                self.say(f"this session can be read but not run again: {remark}", WARN)
+                can = "" if self.desk.followed else "this session can be read but not run again: "
+                self.say(f"{can}{remark}", WARN)
 
         self._leave_then(then)
 

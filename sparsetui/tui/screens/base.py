@@ -136,8 +136,8 @@ class Sheet(Screen[None], inherit_bindings=False):
         """`` sparsetui  title   …``: what is open, lock, budget, host."""
         state, live = self.desk.state, self.desk.live
         text = ink(" sparsetui ", style=HEAD)
-        name = state.id or self.desk.title or self.TITLE_TEXT
-        text.append(f" {clean(name, 40)}")
+        name = state.id or self.desk.title
+        text.append(f" {clean(name, 40) if name else self.TITLE_TEXT}")
         if self.TITLE_TEXT and self.desk.is_open and self.size.width >= 100:
             text.append(f"  {self.TITLE_TEXT}", style=DIM)
         tail = self.status()
@@ -152,7 +152,8 @@ class Sheet(Screen[None], inherit_bindings=False):
             if workload is not None and self.size.width >= 140:
                 pair = f"failing {workload.failing.entry.attribute} · comparator {workload.comparator.entry.attribute}"
                 tail.append("   " + clean(pair, 60), style=DIM)
-            tail.append(f"   budget {live.spent_s:.0f}/{live.budget_s:.0f} s")
+            if not self.desk.followed:  # of another's run only its phases are known
+                tail.append(f"   budget {live.spent_s:.0f}/{live.budget_s:.0f} s")
             if state.host and self.size.width >= 100:
                 tail.append(f"   host {clean(state.host, 24)}", style=DIM)
         if self.desk.readonly:
@@ -167,7 +168,7 @@ class Sheet(Screen[None], inherit_bindings=False):
         """What goes on now, for the top bar: it stays there whatever the message line says."""
         live = self.desk.live
         if not live.running:
-            return ink()
+            return ink("followed", WARN) if self.desk.followed else ink()
         text = ink("» ", ACCENT) + ink(clean(live.phase or self.desk.busy or "running", 16), HEAD)
         if live.eta_s is not None:
             text.append(f" {live.eta_s:.0f} s left", DIM)
@@ -410,6 +411,9 @@ class CaseSheet(Sheet):
     def do_lens(self) -> None:
         self.app.open("lens")
 
+    def do_charts(self) -> None:
+        self.app.open("charts")
+
     def do_paths(self) -> None:
         self.app.open("paths")
 
@@ -426,6 +430,10 @@ class CaseSheet(Sheet):
         sections = self.desk.state.sections
         if id in ("matrix", "lens"):
             return None if id in sections else ""
+        if id == "charts":
+            state = self.desk.state
+            seen = bool(state.metrics or state.budget or state.native or sections)
+            return None if seen else "nothing has been measured yet"
         if id == "paths":
             return None if self.desk.state.native is not None else ""
         if id == "sections":

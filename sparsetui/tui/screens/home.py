@@ -36,7 +36,7 @@ class Home(Sheet):
                     Column("what", 14, 34),
                     Column("verdict", 14, 15, drop=3),
                     Column("mechanism", 12, 32, drop=2),
-                    Column("updated", 10, 16, drop=1),
+                    Column("updated", 11, 11, drop=1),
                     Column("", 6, 8, drop=4),
                 ],
                 id="sessions",
@@ -45,7 +45,7 @@ class Home(Sheet):
                 empty="no session has been saved yet; a drill below is a real regression to start with",
             )
             yield Table(
-                [Column("drill", 18, 30), Column("what happened", 24, 200)],
+                [Column("drill", 18, 48), Column("what happened", 24, 200)],
                 id="drills",
                 classes="frame half",
                 title="drills: real regressions to practise on",
@@ -113,6 +113,21 @@ class Home(Sheet):
         form = Form("open a workload file", [("path", "path of a workload file (TOML)", "")], _readable)
         self.app.push_screen(form, opened)
 
+    def why_not(self, id: str) -> str | None:
+        if id == "compare" and len(self.query_one("#sessions", Table).marked) != 2:
+            return "mark two sessions with Space first"
+        return super().why_not(id)
+
+    def do_compare(self) -> None:
+        table = self.query_one("#sessions", Table)
+        a, b = sorted(table.marked, key=[s.id for s in self.app.summaries()].index, reverse=True)  # the older one first
+        self.app.open("compare", a=a, b=b)
+
+    def do_mark(self) -> None:
+        super().do_mark()
+        if len(self.query_one("#sessions", Table).marked) == 2:
+            self.note("two sessions are marked: c compares them")
+
     def do_attach(self) -> None:
         self.app.open("processes")
 
@@ -148,15 +163,17 @@ def _session_row(s: Any) -> Row:
         return Row(s.id, (clean(s.id, 60), ink("✗ damaged", BAD), clean(s.damage, 60), "", ""))
     mark, style = _STATUS.get(s.status or "", ("· unfinished", DIM))
     closed = ink("closed", style=OK) if s.closed else ink("open", style=DIM)
+    state = ink("» live", style=WARN) if s.writing else closed
     return Row(
         s.id,
         (
             clean(s.title or s.workload or s.id, 60),
             ink(mark, style=style),
             clean(s.mechanism or "", 60),
-            ink(clean(str(s.updated or "")[:16].replace("T", " ")), style=DIM),
-            closed,
+            ink(clean(str(s.updated or "")[5:16].replace("T", " ")), style=DIM),
+            state,
         ),
+        hidden=" ".join((s.id, s.workload, s.host, s.owner, s.status.replace("_", " "), s.created, s.writing)),
     )
 
 

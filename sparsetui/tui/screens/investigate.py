@@ -29,8 +29,8 @@ _PANE_OF = {"ingress": "evidence", "lowering": "ops", "kernel": "ops", "scheduli
 
 
 class Investigate(CaseSheet):
-    FOOTER = ("enter", "run", "run_all", "intervene", "cancel", "matrix", "lens", "paths", "sections", "owners", "close_case",
-              "export", "pause", "evidence", "filter", "yank", "commands")  # fmt: skip
+    FOOTER = ("enter", "run", "run_all", "intervene", "cancel", "owners", "export", "charts", "matrix", "lens", "paths", "sections",
+              "close_case", "pause", "evidence", "filter", "yank", "commands")  # fmt: skip
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,6 +64,8 @@ class Investigate(CaseSheet):
     @property
     def step(self) -> Step:
         desk = self.desk
+        if desk.followed:
+            return Step("wait", "", f"follow {desk.followed}", "it writes this session; nothing is changed from here")
         return next_step(
             desk.state,
             desk.live,
@@ -86,7 +88,7 @@ class Investigate(CaseSheet):
         guide.set_lines(panels.guide(state, stage, self.step_line(), width, rows=rows))
         ops = self.query_one("#ops", Table)
         if not self.paused:
-            ops.set_rows(panels.op_rows(state.ops))
+            ops.set_rows(panels.op_rows(state.ops, self.wide))
         ops.set_title("ops" + ("  paused, p goes on" if self.paused else ""))
         findings = self.query_one("#findings", Table)
         findings.set_rows(panels.finding_rows(state.findings, self.wide, undecided=open_question(state)))
@@ -213,7 +215,7 @@ class Investigate(CaseSheet):
     def do_next(self) -> None:
         step = self.step
         if step.do == "wait":
-            self.note("a run is going on; x cancels it")
+            self.note(self.desk.why_not_run() or "a run is going on; x cancels it")
         elif step.do == "stage":
             self.go_to(step.target)
             self.do_run()

@@ -29,11 +29,14 @@ class Column:
 
 @dataclass(frozen=True)
 class Row:
-    """``cells`` are texts or styled texts, one a column; ``sort`` optionally replaces them as sort keys."""
+    """``cells`` are texts or styled texts, one a column; ``sort`` optionally replaces them as sort keys, and ``hidden``
+    is text that a filter finds too.
+    """
 
     key: str
     cells: tuple[str | Text, ...]
     sort: tuple[Any, ...] = field(default=(), compare=False)
+    hidden: str = ""
 
     def plain(self) -> tuple[str, ...]:
         return tuple(c.plain if isinstance(c, Text) else c for c in self.cells)
@@ -92,7 +95,7 @@ class Table(Block):
 
     def _select(self, key: str | None) -> None:
         words = self.needle.split()
-        rows = [r for r in self.all_rows if all(w in " ".join(r.plain()).lower() for w in words)]
+        rows = [r for r in self.all_rows if all(w in " ".join((*r.plain(), r.hidden)).lower() for w in words)]
         if self.sorted_by is not None:
             rows.sort(key=lambda r: _sort_key(r, self.sorted_by or 0))
         self.rows = rows
