@@ -1,9 +1,8 @@
-"""Validation of sparse indices is skipped."""
+"""Validation of sparse indices is skipped: as an op of its own, and inside the ops that build sparse tensors."""
 
 from __future__ import annotations
 
-import contextlib
-from typing import Any, Dict, Iterator, Optional
+from typing import Any, Dict, Optional
 
 import torch
 
@@ -13,36 +12,30 @@ from .engine import Handler, Intervention, Rewrites
 
 
 class _NoChecks(Rewrites):
-    """Skips the validating ops, and turns the global flag off where the step builds tensors under it."""
+    """While a building op runs, the flag that makes it validate is off; the step sees the flag as it was."""
 
     def __init__(self) -> None:
         super().__init__([self._match])
 
     def _match(self, name: str, func: Any) -> Optional[Handler]:
-        if optable.family(name) == "validate":
+        return {"validate": self._skip, "build": self._build}.get(optable.family(name))
 
-            def skip(func: Any, args: Any, kwargs: Dict[str, Any], active: bool) -> Any:
-                if not active:
-                    return NotImplemented
-                self.applied += 1
-                return None
-
-            return skip
+    def _skip(self, func: Any, args: Any, kwargs: Dict[str, Any], active: bool) -> Any:
+        if not active:
+            return NotImplemented
+        self.applied += 1
         return None
 
-    @contextlib.contextmanager
-    def arm(self, active: bool) -> Iterator[Any]:
-        flag = torch.sparse.check_sparse_tensor_invariants
-        was = flag.is_enabled()  # type: ignore[no-untyped-call]
-        if active and was:
-            flag.disable()  # type: ignore[no-untyped-call]
-            self.applied += 1
+    def _build(self, func: Any, args: Any, kwargs: Dict[str, Any], active: bool) -> Any:
+        flag = torch._C._check_sparse_tensor_invariants()
+        if not (active and flag):
+            return NotImplemented
+        torch._C._set_check_sparse_tensor_invariants(False)
         try:
-            with super().arm(active):
-                yield self
+            self.applied += 1
+            return func(*args, **kwargs)
         finally:
-            if was:
-                flag.enable()  # type: ignore[no-untyped-call]
+            torch._C._set_check_sparse_tensor_invariants(flag)
 
 
 def _prepare(ctx: Context) -> Rewrites:
