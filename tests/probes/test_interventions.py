@@ -456,3 +456,22 @@ def test_twins_of_a_weight_that_always_changes_are_not_made_for_ever(replica):
             step(torch.randn(4, 16))
     assert len(live.on_write[0].__self__.twins) <= 1
     assert live.applied <= 10
+
+
+@pytest.mark.parametrize("ident", ["fold-mask", "cache-conversion", "cache-dense"])
+def test_a_folded_result_used_twice_in_a_step_has_a_graph_for_each_use(replica, ident):
+    w, mask = nn.Parameter(torch.randn(16, 16)), (torch.rand(16, 16) < 0.5).float()
+
+    def step(x):
+        w.grad = None
+        a = w * mask
+        b = w * mask
+        assert a is not b
+        (a.sum() * b.square().sum() + (x @ (w * mask)).sum()).backward()
+        return w.grad.clone(), a.grad_fn is not None
+
+    r = replica(step, *inputs())
+    for _ in range(2):
+        got = r.ask("check", intervention=ident)
+        assert got["equal"]
+        assert got["repeats"]
