@@ -42,6 +42,13 @@ class Watch:
         self._mode.__exit__(*exc)
         setattr(torch.nn.Module, "load_state_dict", self._original)  # noqa: B010
 
+    def keep(self, t: torch.Tensor) -> None:
+        """Remember a tensor that holds decompressed values; its storage stays alive so that its key stays its own."""
+        k = tensors.key(t)
+        if k is not None:
+            self.keys.add(k)
+            self.kept.append(t.untyped_storage())
+
     def report(self, fn: Any) -> Dict[str, Any]:
         names = [n for n, t in walk.held_tensors(fn) if t.layout == torch.strided and tensors.key(t) in self.keys]
         self.kept.clear()
@@ -55,11 +62,17 @@ class _Densify(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        if isinstance(out, torch.Tensor) and optable.short(optable.base_name(func)) in optable.DENSIFY:
-            source = args[0] if args else None
-            if isinstance(source, torch.Tensor) and tensors.is_sparse(source):
-                k = tensors.key(out)
-                if k is not None:
-                    self._watch.keys.add(k)
-                    self._watch.kept.append(out.untyped_storage())
+        if isinstance(out, torch.Tensor) and not tensors.is_sparse(out):
+            name = optable.short(optable.base_name(func))
+            if name in optable.DENSIFY:
+                if args and isinstance(args[0], torch.Tensor) and tensors.is_sparse(args[0]):
+                    self._watch.keep(out)
+            elif name in _COPIES:
+                source = args[1] if name == "copy_" else args[0]
+                if isinstance(source, torch.Tensor) and tensors.key(source) in self._watch.keys:
+                    self._watch.keep(out)
         return out
+
+
+# a decompressed weight is followed into the parameter that it is copied to
+_COPIES = {"copy_", "clone", "_to_copy", "contiguous"}
