@@ -42,7 +42,8 @@ class Row:
 
     def line(self) -> str:
         mark = "right" if self.right else "WRONG"
-        return f"{mark:<6} {self.kind:<6} {self.name:<34} {self.got:<30} {self.confidence:<10} {self.share:<6} {self.seconds:5.1f} s  {self.note}"
+        got = f"{self.got:<30} {self.confidence:<10} {self.share:<6} {self.seconds:5.1f} s"
+        return f"{mark:<6} {self.kind:<6} {self.name:<34} {got}  {self.note}"
 
 
 def investigate(workload: Path, budget: float, store: Store) -> tuple[Result, float]:
@@ -59,8 +60,9 @@ def row(kind: str, name: str, expected: str, right: Any, result: Result, seconds
     v = result.verdict
     share = v.share_of_regression.value if v.share_of_regression else None
     ok = right(v.status, v.mechanism)
-    return Row(kind, name, expected, v.mechanism or v.status, ok, v.confidence or "", f"{100 * share:.0f} %" if share is not None else "-",
-               seconds, "" if ok else v.summary[:160])  # fmt: skip
+    closed = f"{100 * share:.0f} %" if share is not None else "-"
+    note = "" if ok else v.summary[:160]
+    return Row(kind, name, expected, v.mechanism or v.status, ok, v.confidence or "", closed, seconds, note)
 
 
 def cases(names: list[str], budget: float | None, store: Store) -> Iterator[Row]:
@@ -170,8 +172,11 @@ def report(rows: list[Row]) -> str:
         lines += ["", f"## {title}: {good} of {len(part)} right", "",
                   "| name | right answer | verdict | right | confidence | share closed | seconds |",
                   "|---|---|---|---|---|---|---|"]  # fmt: skip
-        lines += [f"| {r.name} | {r.expected} | {r.got} | {'yes' if r.right else 'no'} | {r.confidence or '-'} | {r.share} | {r.seconds:.1f} |"
-                  for r in part]  # fmt: skip
+        for r in part:
+            right = "yes" if r.right else "no"
+            lines.append(
+                f"| {r.name} | {r.expected} | {r.got} | {right} | {r.confidence or '-'} | {r.share} | {r.seconds:.1f} |"
+            )
     return "\n".join(lines) + "\n"
 
 

@@ -40,7 +40,8 @@ def inventory(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:
             ctx.emit({"inventory": n, "of": len(held) + len(extra)})
     mods = walk.owners(ctx.fn)
     return {"tensors": rows, "modules": sorted(set(mods.values()))[:20000],
-            "compiled": len(compiled_parts(ctx.fn)), "training": bool(getattr(ctx.fn, "training", False)), "kinds": _kinds(ctx.fn)}  # fmt: skip
+            "compiled": len(compiled_parts(ctx.fn)),
+            "training": bool(getattr(ctx.fn, "training", False)), "kinds": _kinds(ctx.fn)}  # fmt: skip
 
 
 def _found_by_census(ctx: Context) -> List[Tuple[str, torch.Tensor]]:

@@ -39,7 +39,9 @@ def arms(closed: float, ms: float = 1.0, n: int = 6) -> list[ArmRound]:
     ]  # fmt: skip
 
 
-def product(layouts: tuple[str, str] = ("strided", "csc"), ns: int = 900_000, zeros: float = 0.9, **more: Any) -> dict[str, Any]:
+def product(
+    layouts: tuple[str, str] = ("strided", "csc"), ns: int = 900_000, zeros: float = 0.9, **more: Any
+) -> dict[str, Any]:
     at = next((i for i, x in enumerate(layouts) if x != "strided"), None)
     path = "dense" if at is None else {"csr": "sparse-csr", "csc": "sparse-csr-rhs", "coo": "sparse-coo"}[layouts[at]]
     weight = {"name": "w", "derived": "", "zeros": zeros, "nnz": 100, "layout": layouts[1 if at is None else at],
@@ -54,18 +56,38 @@ def product(layouts: tuple[str, str] = ("strided", "csc"), ns: int = 900_000, ze
 
 
 def census(*rows: dict[str, Any], plain_ms: float = 1.0) -> dict[str, Any]:
-    return {"rows": list(rows), "steps": 1, "calls": len(rows), "observer": {"plain_ms": plain_ms, "traced_ms": 1.2}, "failed": []}
+    return {
+        "rows": list(rows),
+        "steps": 1,
+        "calls": len(rows),
+        "observer": {"plain_ms": plain_ms, "traced_ms": 1.2},
+        "failed": [],
+    }
 
 
 def tensor(name: str = "w", zeros: float = 0.9, layout: str = "strided", **more: Any) -> dict[str, Any]:
-    return {"name": name, "layout": layout, "dtype": "float32", "shape": [64, 64], "numel": 4096, "zeros": zeros, **more}
+    return {
+        "name": name,
+        "layout": layout,
+        "dtype": "float32",
+        "shape": [64, 64],
+        "numel": 4096,
+        "zeros": zeros,
+        **more,
+    }
 
 
 CHECK = {"applied": 3, "equal": True, "error": 1e-6}
-IDS = {(p, v): f"E-{p}-{v}" for p in ("census", "profile", "inventory", "native", "lock") for v in ("failing", "comparator")}
+IDS = {
+    (p, v): f"E-{p}-{v}"
+    for p in ("census", "profile", "inventory", "native", "lock")
+    for v in ("failing", "comparator")
+}
 
 
-def case(ratio: float, *, trials: Mapping[tuple[str, str], tuple[float, Mapping[str, Any]]] | None = None, **more: Any) -> Case:
+def case(
+    ratio: float, *, trials: Mapping[tuple[str, str], tuple[float, Mapping[str, Any]]] | None = None, **more: Any
+) -> Case:
     taken = rounds(ratio)
     compared = compare(taken)
     declared = more.get("declared", Declared())
@@ -117,7 +139,9 @@ def test_what_the_comparator_pays_too_is_not_the_cause() -> None:
 def test_the_earlier_stage_is_the_verdict_and_the_later_one_is_listed() -> None:
     dense = product(("strided", "strided"), ns=500_000)
     seen = {"failing": census(product(), dense), "comparator": census(product(("csr", "strided"), ns=100_000))}
-    j = judge(case(4.0, census=seen, trials={("swap-sides", "failing"): (0.6, CHECK), ("csr-twin", "failing"): (0.7, CHECK)}))
+    j = judge(
+        case(4.0, census=seen, trials={("swap-sides", "failing"): (0.6, CHECK), ("csr-twin", "failing"): (0.7, CHECK)})
+    )
     assert j.verdict.mechanism == "lowering.dense-storage"
     assert [f.mechanism for f in j.findings if f.material] == ["lowering.dense-storage", "kernel.wrong-orientation"]
     assert "kernel.wrong-orientation" in j.verdict.summary
@@ -125,8 +149,12 @@ def test_the_earlier_stage_is_the_verdict_and_the_later_one_is_listed() -> None:
 
 def test_a_broken_claim_needs_no_slowdown() -> None:
     weights = {"failing": {"tensors": [tensor("a.weight", 0.0), tensor("b.weight", 0.9)], "modules": ["a", "b"]}}
-    seen = {"failing": census(product(("strided", "strided"), weight=dict(product()["weight"], name="a.weight", zeros=0.0, eligible=False)),
-                              product(("strided", "strided"), weight=dict(product()["weight"], name="b.weight", eligible=False)))}  # fmt: skip
+    used = dict(product()["weight"], eligible=False)
+    rows = [
+        product(("strided", "strided"), weight=dict(used, name=name, zeros=z))
+        for name, z in (("a.weight", 0.0), ("b.weight", 0.9))
+    ]
+    seen = {"failing": census(*rows)}
     j = judge(case(1.0, census=seen, inventory=weights, declared=Declared(sparsity=0.9, targets=("*",))))
     assert (j.verdict.status, j.verdict.mechanism) == ("fault", "ingress.coverage-gap")
     assert [p.module for p in j.verdict.where] == ["a"]
@@ -156,15 +184,27 @@ def test_too_little_evidence_cannot_answer() -> None:
 
 
 def test_below_crossover_gives_way_to_a_rival_that_gains_as_much() -> None:
-    seen = {"failing": census(product(("csr", "strided"))), "comparator": census(product(("strided", "strided"), eligible=False))}
+    seen = {
+        "failing": census(product(("csr", "strided"))),
+        "comparator": census(product(("strided", "strided"), eligible=False)),
+    }
     only = judge(case(2.0, census=seen, trials={("dense-twin", "failing"): (0.5, CHECK)}))
     assert only.verdict.mechanism == "kernel.below-crossover"
-    rival = judge(case(2.0, census=seen, trials={("dense-twin", "failing"): (0.5, CHECK), ("narrow-index", "failing"): (0.5, CHECK)}))
+    rival = judge(
+        case(
+            2.0,
+            census=seen,
+            trials={("dense-twin", "failing"): (0.5, CHECK), ("narrow-index", "failing"): (0.5, CHECK)},
+        )
+    )
     assert rival.verdict.mechanism != "kernel.below-crossover"
 
 
 def test_a_missing_speedup_is_measured_from_the_ideal() -> None:
-    dense = {"failing": census(product(("strided", "strided"))), "comparator": census(product(("strided", "strided"), zeros=0.0))}
+    dense = {
+        "failing": census(product(("strided", "strided"))),
+        "comparator": census(product(("strided", "strided"), zeros=0.0)),
+    }
     c = case(1.0, census=dense, declared=Declared(speedup=2.0), trials={("csr-twin", "failing"): (0.6, CHECK)})
     assert gap(c)[0] == "open"
     j = judge(c)
@@ -189,7 +229,13 @@ def test_quality_over_its_gate_is_blamed_only_where_execution_is_clean() -> None
 
 
 def test_a_mechanism_that_costs_nothing_is_ruled_out_with_its_figure() -> None:
-    j = judge(case(4.0, census=ORIENTED, trials={("swap-sides", "failing"): (0.25, CHECK), ("narrow-index", "failing"): (0.999, CHECK)}))
+    j = judge(
+        case(
+            4.0,
+            census=ORIENTED,
+            trials={("swap-sides", "failing"): (0.25, CHECK), ("narrow-index", "failing"): (0.999, CHECK)},
+        )
+    )
     out = {f.mechanism: f for f in j.findings}["execution.index-copy"]
     assert not out.material
     assert out.share_of_regression is not None

@@ -150,7 +150,8 @@ def _throttled(case: Case, variant: str) -> Suspicion | None:
     if mid < 0.02 and worst < 0.10:
         return None
     return Suspicion(
-        summary=f"the host took CPU away during the blocks: steal {100 * mid:.1f} % in the median, {100 * worst:.1f} % in the worst",
+        summary=f"the host took CPU away during the blocks: steal {100 * mid:.1f} % in the median, "
+        f"{100 * worst:.1f} % in the worst",
         where=(Place(module="host"),),
         figure=count(mid, "median steal", len(steal)),
         passes=(("clock", ""), ("lock", "failing")),

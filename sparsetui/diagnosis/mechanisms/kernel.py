@@ -127,7 +127,8 @@ MECHANISMS = [
         closes="the sparse operand is the left one and the native symbol is the row-major kernel's",
     ),
     Mechanism(
-        id="kernel.unsupported", owner="KL", suspect=_unsupported, intervention="cache-dense", needs=("support",), wants=_has_sparse,
+        id="kernel.unsupported", owner="KL", suspect=_unsupported, intervention="cache-dense",
+        needs=("support",), wants=_has_sparse,
         question="Is there a kernel for this layout, dtype, device and build?",
         fix="use a dtype and layout that has a kernel (float32 CSR on CPU), or densify once at load",
         boundary="dtype or layout of the named weights; a dtype change moves results by its rounding",
