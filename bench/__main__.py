@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import re
 import subprocess
 import sys
 import tempfile
@@ -138,9 +139,9 @@ def line(repeats: int) -> Iterator[Row]:
                     rate, cpu = screen.over(5.0)
                     yield Row("idle, bytes to the terminal", f"{rate / 1e3:.2f} kB/s", "a still screen", "≤ 0.2 kB/s")
                     yield Row("idle, CPU of the app", f"{100 * cpu:.1f} % of a core", "", "≤ 1 %")
-                at = len(screen.out)
                 screen.press("R")
-                screen.until(lambda out: b"clock" in words(out), at)
+                # the screen repaints changed cells only, so a word on it cannot be waited for: the ledger tells the phase
+                screen.until(lambda out, place=Path(folder): _reached(place, "clock"))
                 rate, cpu = screen.over(12.0)
                 aim = "≤ 12 kB/s" if truecolour else "≤ 6 kB/s"
                 yield Row(
@@ -167,6 +168,12 @@ def line(repeats: int) -> Iterator[Row]:
                 screen.close()
 
 
+def _reached(folder: Path, phase: str) -> bool:
+    """Whether a run that writes below ``folder`` has begun that phase."""
+    ledgers = [p.read_bytes() for p in folder.glob("sessions/*/ledger.jsonl")]
+    return any(re.search(rb'"name":"%s[^{}]*"state":"started"' % phase.encode(), data) for data in ledgers)
+
+
 @bench
 def demo(repeats: int) -> Iterator[Row]:
     """A whole default investigation of the first drill, as ``sparsetui drill --headless`` does it."""
@@ -184,8 +191,9 @@ def demo(repeats: int) -> Iterator[Row]:
 
 @bench
 def off(repeats: int) -> Iterator[Row]:
-    """What interventions cost while they are off: blocks before any was made ready, and after, interleaved over processes."""
-    from sparsetui.worker.handle import Launch, Server
+    """What interventions cost while they are off: pairs of processes, in one of which they were made ready and tried."""
+    from sparsetui.diagnosis.stats import Block, Round, compare
+    from sparsetui.worker.handle import Launch, Replica, Server
     from sparsetui.workload.drills import catalogue
     from sparsetui.workload.spec import load
 
@@ -195,30 +203,35 @@ def off(repeats: int) -> Iterator[Row]:
         "entry": w.failing.entry.text,
         "inputs": {"entry": w.inputs.entry.text if w.inputs.entry else ""},
     }
-    ratios, under = [], []
+    name, ask = "swap-sides", {"count": 8, "warm": 2}
+    rounds, under = [], []
+
+    def block(replica: Replica, side: str, order: int) -> Block:
+        return Block(side, f"{side}-{replica.pid}", order, replica.call("block", ask, deadline_s=60)["times_ms"])
+
     with (
         tempfile.TemporaryDirectory() as folder,
         Server(Launch(w.folder, threads=1, label="bench"), Path(folder)) as server,
     ):
-        for _ in range(max(repeats, 4)):
-            replica = server.spawn(spec)
-            replica.call("build", deadline_s=60)
-            replica.call("settle", {"seconds": 1.0}, deadline_s=60)
-            ask = {"count": 12, "warm": 2}
-            before = [median(replica.call("block", ask, deadline_s=60)["times_ms"]) for _ in range(2)]
-            replica.call("check", {"intervention": "swap-sides", "count": 2}, deadline_s=60)
-            after = [median(replica.call("block", ask, deadline_s=60)["times_ms"]) for _ in range(2)]
-            control = "control:swap-sides"
-            got = replica.call("arms", {**ask, "arms": ["off", control, control, "off"]}, deadline_s=60)
-            level = [median(b["times_ms"]) for b in got["blocks"]]
-            ratios.append(median(after) / median(before))
+        for _ in range(max(repeats, 5)):
+            tried, fresh = server.spawn(spec), server.spawn(spec)
+            for replica in (tried, fresh):
+                replica.call("build", deadline_s=60)
+                replica.call("settle", {"seconds": 1.0}, deadline_s=60)
+            tried.call("check", {"intervention": name, "count": 2}, deadline_s=60)
+            order = "tfft" * 3
+            blocks = [block({"t": tried, "f": fresh}[side], side, i) for i, side in enumerate(order)]
+            rounds.append(Round([b for b in blocks if b.variant == "t"], [b for b in blocks if b.variant == "f"]))
+            arms = ["off", f"control:{name}", f"control:{name}", "off"]
+            level = [median(b["times_ms"]) for b in tried.call("arms", {**ask, "arms": arms}, deadline_s=60)["blocks"]]
             under.append((level[1] + level[2]) / (level[0] + level[3]))
-            replica.close()
-    low, high = 100 * (min(ratios) - 1), 100 * (max(ratios) - 1)
-    beside = f"the same process before it; {len(ratios)} processes: {low:+.1f} to {high:+.1f} %"
-    yield Row(
-        "a step after an intervention, none on", f"{100 * (median(ratios) - 1):+.1f} %", beside, "0 %: nothing stays"
-    )
+            tried.close()
+            fresh.close()
+    found = compare(rounds)
+    low, high = found.ratio.ci or (float("nan"), float("nan"))
+    cost = 100 * ((found.ratio.value or float("nan")) - 1)
+    beside = f"processes that never saw one; {found.rounds} pairs, 95 % from {100 * (low - 1):+.1f} to {100 * (high - 1):+.1f} %"
+    yield Row("a step with interventions ready, all off", f"{cost:+.1f} %", beside, "0 %: nothing stays")
     beside = "the step as it is; both arms pay it, so it cancels"
     yield Row("a step under the control arm", f"{100 * (median(under) - 1):+.1f} %", beside)
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-_GIVE_UP_S = 60.0
+_GIVE_UP_S = 120.0
 ESCAPES = re.compile(rb"\x1b\[[0-9;?:]*[ -/]*[@-~]|\x1b[()][A-Z0-9]|\x1b[=>]")
 
 
