@@ -39,7 +39,7 @@ def commands() -> Iterator[tuple[str, list[str]]]:
     """Every ``sparsetui …`` in a shell block, and in the first column of a table."""
     for doc in DOCS:
         for block in blocks(doc, "sh"):
-            for line in block.splitlines():
+            for line in block.replace("\\\n", " ").splitlines():
                 if line.strip().startswith("sparsetui"):
                     yield doc.name, line.split("#")[0].split()[1:]
         for cell in re.findall(r"^\| `sparsetui ?([^`]*)`", doc.read_text(encoding="utf-8"), re.MULTILINE):
