@@ -194,7 +194,7 @@ class Server:
             raise self._fault("the fork server is not running", began)
         full: dict[str, Any] = {"folder": self.launch.folder, "threads": self.launch.threads, **spec}
         full["folder"] = os.fspath(full["folder"])
-        replica = Replica(link, self.memory_bytes, self.launch.label)
+        replica = Replica(link, self.memory_bytes, str(spec.get("role") or self.launch.label))
         scratch = self.scratch / f"replica-{link.process.pid}-{replica.token}"
         try:
             scratch.mkdir(parents=True, exist_ok=True, mode=0o700)
