@@ -67,15 +67,11 @@ class Screen:
     def press(self, keys: str) -> None:
         os.write(self.fd, keys.encode())
 
-    def answer(self, keys: str) -> float:
-        """Seconds from a key to the first byte that the app writes for it. The line must be idle, or it means nothing."""
-        self.press(keys)
-        began = time.perf_counter()
-        if not select.select([self.fd], [], [], 5.0)[0]:
-            raise TimeoutError(f"no answer to {keys!r}")
-        took = time.perf_counter() - began
-        self.read(0.3)
-        return took
+    def answer(self, key: str, shows: bytes) -> float:
+        """Seconds from a key until what it opens is on the screen. Other repaints in between do not count."""
+        at = len(self.out)
+        self.press(key)
+        return self.until(lambda out: shows in words(out), at)
 
     def over(self, seconds: float) -> tuple[float, float]:
         """``(bytes a second, share of one core)`` of the app process alone over that time."""
