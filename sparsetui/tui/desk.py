@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from textual.message import Message
 
-from sparsetui.runner.api import Cancelled, Live, Runner, Update
+from sparsetui.runner.api import Cancelled, Live, Update
 from sparsetui.session.state import SessionState
 
 if TYPE_CHECKING:
     from textual.app import App
 
-RunnerFactory = Callable[..., Runner]
+    from sparsetui.release.runner import ReleaseRunner
+
+RunnerFactory = Callable[..., "ReleaseRunner"]
 
 
 class Heard(Message):
@@ -40,12 +42,11 @@ class Ended(Message):
         self.cancelled = cancelled
 
 
-def default_factory(workload: Any, store: Any, **options: Any) -> Runner:
+def default_factory(workload: Any, store: Any, **options: Any) -> ReleaseRunner:
     """The real runner; imported only when something is to be run."""
-    from sparsetui.runner.investigation import Investigation
+    from sparsetui.release.runner import ReleaseRunner
 
-    runner: Runner = Investigation(workload, store, **options)
-    return runner
+    return ReleaseRunner(workload, store, **options)
 
 
 def train_drills(say: Callable[[str], None]) -> None:
@@ -89,18 +90,19 @@ class Desk:
         self.ref: str | None = None
         self.state = SessionState()
         self.live = Live(budget_s=self.budget)
-        self.runner: Runner | None = None
+        self.runner: ReleaseRunner | None = None
         self.busy: str | None = None
         self.cannot_run: str | None = "no workload is open"
         self.tried: set[str] = set()
         self.attempted: set[str] = set()
         self.extended = False
-        self._spent_runner: Runner | None = None
+        self._spent_runner: ReleaseRunner | None = None
         self.exported: Path | None = None
         self.consented = False
         self.log: list[str] = []
         self._closing = False
         self._reader: Any = None
+        self.last_job = ""
         self.followed = ""  # the other process that writes the open session
 
     # opening
@@ -197,7 +199,7 @@ class Desk:
         self._spent_runner, self.runner = self.runner, None
         self.live = msgspec.structs.replace(self.live, budget_s=max(self.budget, self.live.budget_s), spent_s=0.0)
 
-    def start(self, job: str, work: Callable[[Runner], object]) -> None:
+    def start(self, job: str, work: Callable[[ReleaseRunner], object]) -> None:
         """Do ``work`` in a worker thread; its end is told by :class:`Ended`."""
         assert self.busy is None, "one job at a time"
         self.busy = job
@@ -211,7 +213,7 @@ class Desk:
         work = lambda: self._guard(job, lambda: self.record(kind, body))  # noqa: E731
         self.app.run_worker(work, thread=True, group="runner", exit_on_error=False)
 
-    def _do(self, job: str, work: Callable[[Runner], object]) -> None:
+    def _do(self, job: str, work: Callable[[ReleaseRunner], object]) -> None:
         self._guard(job, lambda: work(self._runner()))
 
     def _guard(self, job: str, work: Callable[[], object]) -> None:
@@ -251,7 +253,7 @@ class Desk:
             self.state = writer.state()
         self._reader = self.store.open(self.ref)
 
-    def _runner(self) -> Runner:
+    def _runner(self) -> ReleaseRunner:
         with self._runner_lock:
             if self._closing:
                 raise Cancelled
@@ -292,8 +294,9 @@ class Desk:
             self._posted = False
             return self.state, self.live
 
-    def ended(self) -> None:
+    def ended(self, job: str) -> None:
         """After :class:`Ended`: take the runner's last word."""
+        self.last_job = job
         self.busy = None
         if self.runner is not None:
             self.state = self.runner.state()

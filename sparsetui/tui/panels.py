@@ -85,9 +85,9 @@ def guide(state: SessionState, stage: Stage, step: Text, width: int, *, rows: in
         runs = ink("plays ", style=DIM) + ink(says)
     result = ink("found ", style=DIM) + ink(MARK[mark] + " ", style=MARK_STYLE.get(mark, DIM)) + ink(clean(found))
     room = rows - 2
-    if not says and runs.cell_len > width * max(1, room - 2):  # names alone, where their explanation would be cut
-        runs = ink("runs  ", style=DIM) + ink(", ".join(stage.passes))
     said = _wrap(result, width, max(1, room - 1), 6)
+    if not says and runs.cell_len > width + (width - 6) * (max(1, room - len(said)) - 1):
+        runs = ink("runs  ", style=DIM) + ink(", ".join(stage.passes))  # a name is better than half an explanation
     lines = [question, *_wrap(runs, width, max(1, room - len(said)), 6), *said]
     while len(lines) < rows - 1:
         lines.append(ink())

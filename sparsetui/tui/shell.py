@@ -22,7 +22,7 @@ from sparsetui.tui.screens import screen
 from sparsetui.tui.watching import WatchFactory, Watching, default_watch
 
 if TYPE_CHECKING:
-    from sparsetui.runner.api import Runner
+    from sparsetui.release.runner import ReleaseRunner
     from sparsetui.tui.screens.base import Sheet
 
 REPAINT_EVERY = 0.25  # seconds; a burst of updates is painted once
@@ -101,7 +101,8 @@ class SparseApp(App[int]):
         if "session" in self._start:
             self.open_session(self._start["session"])
         elif "workload" in self._start:
-            self._put_on_desk(self._start["workload"])
+            workload = self._start["workload"]
+            self._put_on_desk(workload, self._drill_of(workload))
         elif "watching" in self._start:
             self._watch(self._start["watching"])
         elif "drill" in self._start:
@@ -125,6 +126,11 @@ class SparseApp(App[int]):
 
             self._drills = list(all_drills())
         return self._drills
+
+    def _drill_of(self, workload: Any) -> Any:
+        """The drill whose page a workload file is, or ``None``."""
+        path = Path(workload.path).resolve()
+        return next((d for d in self.drills() if d.workload and Path(d.workload).resolve() == path), None)
 
     def forget_lists(self) -> None:
         self._summaries = None
@@ -334,7 +340,7 @@ class SparseApp(App[int]):
     def run_seconds(self) -> float:
         return time.monotonic() - self._run_began if self.desk.busy else 0.0
 
-    def start(self, job: str, work: Callable[[Runner], object]) -> None:
+    def start(self, job: str, work: Callable[[ReleaseRunner], object]) -> None:
         """Run a job, after telling which files it will run if this is the first time."""
         why = self.desk.why_not_run()
         if why is not None:
@@ -352,7 +358,7 @@ class SparseApp(App[int]):
 
         self.push_screen(Ask("this runs code", outlet.files_to_run(self.desk.workload), "run it"), answered)
 
-    def _launch(self, job: str, work: Callable[[Runner], object]) -> None:
+    def _launch(self, job: str, work: Callable[[ReleaseRunner], object]) -> None:
         self._run_began = time.monotonic()
         self.desk.start(job, work)
         if self.sheet is not None:
@@ -407,7 +413,7 @@ class SparseApp(App[int]):
             self.sheet.redraw()
 
     def on_ended(self, message: Ended) -> None:
-        self.desk.ended()
+        self.desk.ended(message.job)
         if message.error:
             self.say(message.error, BAD)
         elif message.cancelled:

@@ -75,6 +75,29 @@ INDEX = Finding(
     evidence=("E04",),
     reason="closes less than the noise floor",
 )
+_ONE = {"value": 0.73, "ci": [0.72, 0.74], "n": 200, "unit": "ms", "quality": "measured"}
+_NONE = {"value": None, "unit": "J", "quality": "unavailable", "reason": "RAPL is not readable"}
+_TIMES = {"value": 1.0, "unit": "×", "quality": "derived"}
+MATRIX: dict[str, Any] = {
+    "summary": "2 formats; the fastest single one is csr int32, 1.83× as fast as dense",
+    "risk_rule": "high: the quality gate is exceeded; low: none of these",
+    "rows": [
+        {"name": "dense", "kind": "dense", "p50": _ONE, "p99": {**_ONE, "value": 0.91}, "against_dense": _TIMES,
+         "energy": _NONE, "weight_bytes": 4194304, "quality_drift": 0.0, "SLA": "met", "risk": "low", "note": "as it was"},
+        {"name": "csr int32", "kind": "unstructured", "p50": {**_ONE, "value": 0.4}, "p99": {**_ONE, "value": 0.52},
+         "against_dense": {**_TIMES, "value": 0.55, "ci": [0.53, 0.57]}, "energy": _NONE, "weight_bytes": 675196,
+         "quality_drift": {"value": 0.02, "unit": "", "quality": "measured"}, "SLA": "met",
+         "risk": "medium: no quality gate decides", "note": "one index a value"},
+    ],
+}  # fmt: skip
+LENS: dict[str, Any] = {
+    "points": [
+        {"label": "release", "pressure": 0.4, "tail": 1.2},
+        {"label": "candidate", "pressure": 0.9, "tail": 2.1},
+    ],
+    "zones": [{"name": "baseline", "low": 0.0}, {"name": "saturation", "low": 0.8}],
+}
+REPLAY: dict[str, Any] = {"passed": False, "why": "p99 of the fixed variant is above the SLA", "misses": 12}
 PASSES: dict[str, tuple[str, ...]] = {s.id: s.passes for s in STAGES}
 
 
@@ -269,6 +292,27 @@ class ScriptedRunner(Runner):
             self.run_stage(stage.id)
         self.intervene(None)
         return self.conclude()
+
+    # the release half
+
+    def _section(self, name: str, body: dict[str, Any]) -> dict[str, Any]:
+        self.calls.append(name)
+        self._pass("release", name)
+        self.writer.append("section", {"name": name, "body": body})
+        self._tell(running=False)
+        return body
+
+    def run_matrix(self, budget_s: float | None = None) -> dict[str, Any]:
+        return self._section("matrix", MATRIX)
+
+    def run_lens(self, budget_s: float | None = None) -> dict[str, Any]:
+        return self._section("lens", LENS)
+
+    def run_replay(self, budget_s: float | None = None) -> dict[str, Any]:
+        return self._section("replay", REPLAY)
+
+    def run_rehearsal(self, budget_s: float | None = None) -> dict[str, Any]:
+        return self._section("rehearsal", {"passed": True})
 
     # closure
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import difflib
 import os
+import shutil
 from pathlib import Path
 
 import pytest
-from conftest import Desktop, Opener, run
+from conftest import SESSION, Desktop, Opener, run
+from watched import PROCESSES, Watched
 
+from sparsetui.session.store import Store
 from sparsetui.tui.screens import names
 
 GRIDS = Path(__file__).parent / "grids"
@@ -39,27 +42,20 @@ class Book:
             self.wrong.append("\n".join(diff))
 
 
-def leave_sections(d: Desktop) -> None:
-    """What the release half of the tool would leave in a session."""
-    one = {"value": 0.73, "ci": [0.72, 0.74], "n": 200, "unit": "ms", "quality": "measured"}
-    none = {"value": None, "unit": "J", "quality": "unavailable", "reason": "RAPL is not readable"}
-    rows = [{"format": "dense", "p50": one, "energy": none, "risk": "none"},
-            {"format": "csr int32", "p50": {**one, "value": 0.4}, "energy": none, "risk": "another kernel"}]  # fmt: skip
-    points = [{"label": "release", "pressure": 0.4, "tail": 1.2}, {"label": "candidate", "pressure": 0.9, "tail": 2.1}]
-    zones = [{"name": "baseline", "low": 0.0}, {"name": "saturation", "low": 0.8}]
-    for name, body in (
-        ("matrix", {"summary": "two formats on the hot signature", "rows": rows}),
-        ("lens", {"points": points, "zones": zones}),
-        ("replay", {"passed": False, "why": "p99 of the fixed variant is above the SLA", "misses": 12}),
-    ):
-        d.runner.writer.append("section", {"name": name, "body": body})
-    d.app.desk.state = d.runner.state()
+def another_session(root: Path) -> None:
+    """A second session beside the first: the same investigation, with another ratio."""
+    other = f"{SESSION[:-4]}9999"
+    shutil.copytree(root / SESSION, root / other)
+    with Store(root).writer(other) as writer:
+        ratio = {"value": 1.31, "ci": [1.28, 1.34], "n": 48, "unit": "", "quality": "measured"}
+        writer.append("metrics", {"latency_ms": {"ratio": ratio}})
 
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda s: f"{s[0]}x{s[1]}")
 def test_every_screen_looks_as_drawn(desktop: Opener, size: tuple[int, int]) -> None:
     async def body() -> None:
-        async with desktop(size) as d:
+        async with desktop(size, watch_factory=Watched) as d:
+            d.app.list_processes = lambda: list(PROCESSES)
             book = Book(d, size)
             book.look("investigate-start")
             await d.press("enter", "enter")
@@ -94,16 +90,35 @@ def test_every_screen_looks_as_drawn(desktop: Opener, size: tuple[int, int]) -> 
             await d.press("escape", "t")
             book.look("paths")
             await d.press("escape")
-            for key, name in (("m", "matrix"), ("b", "lens"), ("u", "sections")):
+            await d.press("u")
+            assert type(d.app.sheet).__name__ == "Investigate", "what no tool has left yet has no screen"
+            for key, name in (("m", "matrix"), ("b", "lens")):
                 await d.press(key)
-                assert type(d.app.sheet).__name__ == "Investigate", f"{name} appears only with its data"
-            leave_sections(d)
-            for key, name in (("m", "matrix"), ("b", "lens"), ("u", "sections")):
-                await d.press(key)
+                book.look(f"{name}-before")
+                await d.press("r")
                 book.look(name)
                 await d.press("escape")
+            await d.press("o", "tab")
+            while d.app.sheet._gate_here().gate != "replay":
+                await d.press("down")
+            await d.press("enter", "escape", "u")
+            book.look("sections")
+            await d.press("escape", "V")
+            book.look("charts")
+            await d.press("escape")
+            another_session(d.app.desk.store.root)
             await d.press("H")
             book.look("home")
+            await d.press("space", "space", "c")
+            book.look("compare")
+            await d.press("escape", "a")
+            book.look("processes")
+            await d.press("enter")
+            book.look("watch-asks")
+            await d.press("enter")
+            await d.until(lambda: d.app.watching.over)
+            await d.settle()
+            book.look("watch")
             assert not book.wrong, "\n\n".join(book.wrong)
             assert set(names()) == book.seen, "a screen without a grid"
 

@@ -26,6 +26,11 @@ if TYPE_CHECKING:
     from sparsetui.tui.desk import Desk
 
 NOTE_SECONDS = 8.0
+VERDICTS = {
+    "fault": ("▲ fault", BAD),
+    "no_fault": ("✓ no fault", OK),
+    "cannot_answer": ("– cannot tell", WARN),
+}
 
 
 def bindings_for(cls: type) -> list[Binding]:
@@ -166,12 +171,16 @@ class Sheet(Screen[None], inherit_bindings=False):
 
     def status(self) -> Text:
         """What goes on now, for the top bar: it stays there whatever the message line says."""
-        live = self.desk.live
+        live, result = self.desk.live, self.desk.state.result
         if not live.running:
-            return ink("followed", WARN) if self.desk.followed else ink()
+            if self.desk.followed:
+                return ink("followed", WARN)
+            return ink(*VERDICTS[result.verdict.status]) if result is not None else ink()
         text = ink("» ", ACCENT) + ink(clean(live.phase or self.desk.busy or "running", 16), HEAD)
         if live.eta_s is not None:
             text.append(f" {live.eta_s:.0f} s left", DIM)
+        elif not self.desk.followed:
+            text.append(f" ≤{max(0.0, live.budget_s - live.spent_s):.0f} s left", DIM)
         return text
 
     def note(self, text: str, style: str = "") -> None:
@@ -429,7 +438,7 @@ class CaseSheet(Sheet):
     def why_not(self, id: str) -> str | None:
         sections = self.desk.state.sections
         if id in ("matrix", "lens"):
-            return None if id in sections else ""
+            return None if id in sections else self.desk.cannot_run
         if id == "charts":
             state = self.desk.state
             seen = bool(state.metrics or state.budget or state.native or sections)

@@ -13,16 +13,10 @@ from textual.widget import Widget
 from sparsetui.evidence.text import clean
 from sparsetui.tui.actions import Action
 from sparsetui.tui.look import BAD, DIM, OK, WARN, ink
-from sparsetui.tui.screens.base import Sheet
+from sparsetui.tui.screens.base import VERDICTS, Sheet
 from sparsetui.tui.screens.dialogs import Form
 from sparsetui.tui.widgets.bars import Panel
 from sparsetui.tui.widgets.table import Column, Row, Table
-
-_STATUS = {
-    "fault": ("▲ fault", BAD),
-    "no_fault": ("✓ no fault", OK),
-    "cannot_answer": ("– cannot tell", WARN),
-}
 
 
 class Home(Sheet):
@@ -161,7 +155,7 @@ def _readable(values: dict[str, str]) -> str | None:
 def _session_row(s: Any) -> Row:
     if s.damage:
         return Row(s.id, (clean(s.id, 60), ink("✗ damaged", BAD), clean(s.damage, 60), "", ""))
-    mark, style = _STATUS.get(s.status or "", ("· unfinished", DIM))
+    mark, style = VERDICTS.get(s.status or "", ("· unfinished", DIM))
     closed = ink("closed", style=OK) if s.closed else ink("open", style=DIM)
     state = ink("» live", style=WARN) if s.writing else closed
     return Row(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from rich.text import Text
 from textual.containers import Container
@@ -11,7 +12,6 @@ from textual.widget import Widget
 from sparsetui.evidence.text import clean
 from sparsetui.flow import BY_ID as STAGE
 from sparsetui.flow import STAGES
-from sparsetui.runner.api import Runner
 from sparsetui.tui import panels
 from sparsetui.tui.actions import Action
 from sparsetui.tui.guide import Step, next_step, open_question, suspect
@@ -23,7 +23,11 @@ from sparsetui.tui.widgets.bars import Flow, Guide, Line, Panel
 from sparsetui.tui.widgets.block import Block
 from sparsetui.tui.widgets.table import Table
 
+if TYPE_CHECKING:
+    from sparsetui.release.runner import ReleaseRunner
+
 PANES = ("ops", "findings", "live", "evidence")
+_TIMED = ("clock", "intervention", "matrix", "replay", "rehearsal")  # phases that feed the latency strips
 # the pane that answers a stage's question, where there is room for only one
 _PANE_OF = {"ingress": "evidence", "lowering": "ops", "kernel": "ops", "scheduling": "ops", "execution": "live"}
 
@@ -91,6 +95,7 @@ class Investigate(CaseSheet):
             ops.set_rows(panels.op_rows(state.ops, self.wide))
         ops.set_title("ops" + ("  paused, p goes on" if self.paused else ""))
         findings = self.query_one("#findings", Table)
+        findings.empty = self._introduction() if not state.evidence else "none yet"
         findings.set_rows(panels.finding_rows(state.findings, self.wide, undecided=open_question(state)))
         live_panel = self.query_one("#live", Panel)
         size = live_panel.content_size
@@ -98,6 +103,13 @@ class Investigate(CaseSheet):
         evidence = self.query_one("#evidence", Table)
         evidence.set_rows(panels.evidence_rows(state.evidence))
         self._draw_tabs()
+
+    def _introduction(self) -> str:
+        """What this is about and how to begin, where no pass has been run yet."""
+        desk = self.desk
+        if desk.drill is None or desk.busy:
+            return "none yet"
+        return f"{desk.drill.story} R runs the whole investigation; Enter goes through it stage by stage."
 
     def _draw_tabs(self) -> None:
         state = self.desk.state
@@ -167,12 +179,15 @@ class Investigate(CaseSheet):
     def heard(self) -> None:
         """A run goes on: follow it to its stage."""
         live = self.desk.live
-        if live.running and live.stage in STAGE and self.focused is self.query_one("#flow"):
-            self.stage = live.stage
+        if live.running and self.focused is self.query_one("#flow"):  # nobody looks at something else
+            self.stage = live.stage if live.stage in STAGE else self.stage
+            self.pane = "live" if live.phase.startswith(_TIMED) else "evidence"
         self.redraw()
 
     def ended(self) -> None:
-        if self.focused is self.query_one("#flow"):
+        if self.desk.last_job in ("verdict", "investigation") and self.desk.state.result is not None:
+            self._go_where_the_work_is()
+        elif self.focused is self.query_one("#flow"):
             self.pane = _PANE_OF.get(self.stage, "findings")
             if any(f.stage == self.stage and f.material for f in self.desk.state.findings):
                 self.pane = "findings"
@@ -241,7 +256,7 @@ class Investigate(CaseSheet):
         stage = self.stage
         title = STAGE[stage].title
 
-        def work(runner: Runner) -> None:
+        def work(runner: ReleaseRunner) -> None:
             self.desk.attempted.add(stage)
             runner.run_stage(stage)
 
@@ -265,9 +280,6 @@ class Investigate(CaseSheet):
     def _start(self, job: str, work: object) -> None:
         self.app.start(job, work)  # type: ignore[arg-type]
         if self.app.desk.busy:
-            if self.focused is self.query_one("#flow"):
-                timed = bool(self.desk.live.latency_ms) or self.stage == "execution"
-                self.pane = "live" if timed else "evidence"
             self.redraw()
 
     def do_pause(self) -> None:

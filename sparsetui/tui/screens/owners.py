@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 from textual.widget import Widget
 
@@ -19,6 +19,17 @@ from sparsetui.tui.screens.base import CaseSheet
 from sparsetui.tui.screens.dialogs import Form
 from sparsetui.tui.widgets.bars import Line
 from sparsetui.tui.widgets.table import Column, Row, Table
+
+if TYPE_CHECKING:
+    from sparsetui.release.runner import ReleaseRunner
+
+
+# gates that a run of ours can settle: what to call it, and what the runner does
+MEASURES: dict[str, tuple[str, Callable[[ReleaseRunner], object]]] = {
+    "matrix": ("measure matrix", lambda r: r.run_matrix()),
+    "replay": ("replay the log", lambda r: r.run_replay()),
+    "rollback": ("rehearse", lambda r: r.run_rehearsal()),
+}
 
 
 def why_not_close(desk: Desk) -> str | None:
@@ -143,14 +154,27 @@ class OwnersAndClosure(CaseSheet):
             if not any(a.get("role") == role for a in state.artifacts):
                 return "attach", "attach"
             return "sign", "sign off"
+        gate = self._gate_here()
+        if gate is not None and gate.gate in MEASURES and gate.state in ("not run", "failed"):
+            return "measure", MEASURES[gate.gate][0]
         return "waive", "waive"
 
     def do_enter(self) -> None:
         what = self._next_for_row()[0]
         if what == "attach":
             self._attach_artifact()
+        elif what == "measure":
+            self._measure()
         else:
             self.action_act(what)
+
+    def _measure(self) -> None:
+        """Run what the gate under the cursor asks for."""
+        gate, why = self._gate_here(), self.desk.why_not_run()
+        if why is not None:
+            self.note(f"{self._next_for_row()[1]}: {why}", WARN)
+        elif gate is not None:
+            self.app.start(*MEASURES[gate.gate])
 
     def do_run(self) -> None:
         self.app.start("release", lambda r: r.run_stage("release"))
@@ -165,6 +189,13 @@ class OwnersAndClosure(CaseSheet):
                 self._record(f"owner of {role}", "owner", {"role": role, "who": values["who"], "source": "typed"})
 
         self.app.push_screen(Form(f"who is the {role}?", [("who", "name or team", who)], need("who")), done)
+
+    def _proof(self, role: str) -> str | None:
+        """The newest evidence of the kind that proves the role's closure artifact."""
+        from sparsetui.release.closing import PROOFS
+
+        held = [e for e in self.desk.state.evidence if e.sha256]
+        return next((e.id for probe in PROOFS.get(role, ()) for e in reversed(held) if e.probe == probe), None)
 
     def _attach_artifact(self) -> None:
         role = self._on("roles")
@@ -184,7 +215,7 @@ class OwnersAndClosure(CaseSheet):
                 self._record(f"artifact of {role}", "artifact", {"role": role, **values})
 
         verdict = self.desk.state.result.verdict if self.desk.state.result else None
-        first = (verdict.intervention if verdict else None) or evidence[-1].id
+        first = self._proof(role) or (verdict.intervention if verdict else None) or evidence[-1].id
         wanted = CLOSURE_ARTIFACTS.get(role, "its closure artifact")
         fields = [("evidence", f"evidence that holds the {wanted}", first), ("why", "why this one (may be empty)", "")]
         self.app.push_screen(Form(f"attach for the {role}", fields, check), done)

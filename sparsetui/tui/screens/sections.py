@@ -19,7 +19,7 @@ ELSEWHERE = ("matrix", "lens")  # they have screens of their own
 class SectionSheet(CaseSheet):
     """One page of report blocks. Subclasses say which."""
 
-    FOOTER = ("yank", "owners", "memo", "back")
+    FOOTER: ClassVar[tuple[str, ...]] = ("yank", "owners", "memo", "back")
     HEAD: ClassVar[str] = ""
 
     def body(self) -> Iterable[Widget]:
