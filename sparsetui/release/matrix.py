@@ -212,7 +212,7 @@ class MatrixRun:
     def _cycles(self, replica: Replica, number: int, until: float) -> None:
         done, took = 0, 0.0
         self.say(f"whole steps of {len(self.arms)} arms, interleaved")
-        while (done < _LEAST and time.monotonic() < self.end) or time.monotonic() + took < until:
+        while done < _LEAST or time.monotonic() + took < until:
             began = time.monotonic()
             self._cycle(replica, number, self.cycles)
             took, done = time.monotonic() - began, done + 1

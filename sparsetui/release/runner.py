@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -11,11 +12,15 @@ from sparsetui.release.lens import run_lens
 from sparsetui.release.matrix import run_matrix
 from sparsetui.release.replay import run_replay
 from sparsetui.release.rollback import run_rehearsal
+from sparsetui.runner.equipment import VARIANTS
 from sparsetui.runner.investigation import Investigation
 from sparsetui.runner.lab import Lab
 from sparsetui.worker.faults import WorkerFault
 
 Section = dict[str, Any]
+
+_START_S = 120.0  # for interpreters to come up
+_PATIENCE = 1.6  # a call that is still out after this many budgets is given up
 
 
 class ReleaseRunner(Investigation):
@@ -48,13 +53,17 @@ class ReleaseRunner(Investigation):
     def _section(
         self, name: str, empty: Section, run: Callable[[Lab, float], Section], budget_s: float | None
     ) -> Section:
-        lab = self.lab
-        before, lab.budget_s = lab.budget_s, budget_s or lab.budget_s
-        self.journal.live(budget_s=lab.budget_s)
+        lab, budget = self.lab, budget_s or self.lab.budget_s
+        before = lab.budget_s
         try:
+            lab.budget_s = max(_START_S, budget)
+            with lab.running():  # starting interpreters is no measuring time
+                self._start()
+            lab.budget_s = _PATIENCE * budget
             with lab.running():
+                self.journal.live(budget_s=budget)
                 try:
-                    body = run(lab, lab.budget_s)
+                    body = run(lab, budget)
                 except WorkerFault as e:
                     self.journal.append("fault", {"what": f"{name}: {e.fault.label}", "why": e.fault.message})
                     why = f"Not measured: {e.fault.message}"
@@ -63,4 +72,11 @@ class ReleaseRunner(Investigation):
                 self.evaluate_gates()
         finally:
             lab.budget_s = before
+            self.journal.live(budget_s=before)
         return body
+
+    def _start(self) -> None:
+        """Both servers up; where one cannot be started, the run that needs it says so."""
+        if len(self.lab.gear.servers) < len(VARIANTS):
+            with self.journal.phase("release", "start", "start the workers"), contextlib.suppress(WorkerFault):
+                self.lab.gear.start(self.lab.deadline())

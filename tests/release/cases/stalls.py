@@ -21,11 +21,11 @@ def steady():
 
 
 def now_and_then():
-    return _service(0.0005, 0.150, 50)
+    return _service(0.0005, 0.120, 137)
 
 
 def always():
-    return _service(0.012, 0.0, 0)
+    return _service(0.006, 0.0, 0)
 
 
 def requests():
