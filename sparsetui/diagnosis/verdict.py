@@ -28,7 +28,8 @@ from sparsetui.evidence.records import (
     unavailable,
 )
 
-LEAST_SHARE = 0.10  # an intervention that closes less of the gap than this is noted, not blamed
+LEAST_SHARE = 0.05  # an intervention that closes less of the gap than this is noted, not blamed
+_FLOOR_CAP = 0.02  # a rough floor between processes does not hide what is plain inside one
 _UNTRIED_SHARE = 0.10  # of the step: what an untried mechanism must hold before two passes may blame it
 
 
@@ -199,10 +200,11 @@ def _closes(case: Case, s: Suspect, least: float) -> bool:
     t = trial(case, s)
     if t is None or not t.valid or t.closure is None or not t.closure.closes:
         return False
-    share = _share(case, s)
-    if share.value is None or share.ci is None:
+    share, net, c = _share(case, s), _net(case, s), case.comparison
+    if share.value is None or share.ci is None or net is None or c is None or c.failing_ms.value is None:
         return False
-    return share.ci[0] > 0.0 and share.value >= least
+    above_floor = net[0] / c.failing_ms.value > min(c.floor.value or 0.0, _FLOOR_CAP)
+    return share.ci[0] > 0.0 and share.value >= least and above_floor
 
 
 def _finding(case: Case, s: Suspect, state: str, why: str) -> Finding:

@@ -70,13 +70,14 @@ def _memory_growth(case: Case, variant: str) -> Suspicion | None:
         return None
     nnz = _grows([float(x) for x in growth.get("grad_nnz", ())], least=1.0)
     # resident memory moves in steps as the allocator settles: only growth that goes on through both halves counts
-    rss = _grows([float(x) for x in growth.get("rss", ())], least=1 << 20)
+    heap = [float(x) for x in growth.get("heap", ())]
+    rss = _grows(heap, least=1 << 16) if heap else _grows([float(x) for x in growth.get("rss", ())], least=1 << 20)
     if nnz is None and rss is None:
         return None
     per = rss if rss is not None else nnz
     unit = "bytes a step" if rss is not None else "gradient non-zeros a step"
     return Suspicion(
-        summary=f"{'resident memory' if rss is not None else 'the gradient'} grows by {per:.4g} {unit} without end",
+        summary=f"{'memory in use' if rss is not None else 'the gradient'} grows by {per:.4g} {unit} without end",
         where=(),
         figure=count(per or 0.0, unit),
         passes=(("growth", variant), ("inventory", variant)),

@@ -93,6 +93,7 @@ def _coverage_gap(case: Case, variant: str) -> Suspicion | None:
         )
     if want is None:
         return None
+    meant = weights
     if declared.targets:
         meant = [(n, z, t) for n, z, t in weights if any(_matches(g, n) for g in declared.targets)]
         short = [(n, z, t) for n, z, t in meant if z < want - _TARGET_SLACK]
@@ -102,8 +103,8 @@ def _coverage_gap(case: Case, variant: str) -> Suspicion | None:
         if overall >= want - _OVERALL_SLACK:
             return None
         short = [(n, z, t) for n, z, t in weights if z < want - _OVERALL_SLACK]
-    short = [(n, z, t) for n, z, t in short if not _had_zeros(case, n, want)]
-    if not short:
+    # all of them without zeros that the comparator has: then they were lost, not never made
+    if not short or (len(short) == len(meant) and all(_had_zeros(case, n, want) for n, _, _ in short)):
         return None
     lost = sum(_numel(t) for _, _, t in short) / max(1, sum(_numel(t) for _, _, t in weights))
     worst = min(z for _, z, _ in short)
@@ -298,6 +299,7 @@ def _index_overhead(case: Case, variant: str) -> Suspicion | None:
         ms=ms,
         share=case.share_of_step(ms, variant),
         broken="the sparse form takes more memory than the dense one",
+        intervention="coo-to-csr" if all(t["layout"] == "coo" for t in over) else None,
     )
 
 
