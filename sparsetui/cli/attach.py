@@ -5,15 +5,18 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sparsetui.cli.common import clean, fail, say
+from sparsetui.cli.common import clean, fail, say, tui_options
+from sparsetui.tui.terminal import why_no_terminal
 
 if TYPE_CHECKING:
     from sparsetui.ingest.attach import Snapshot, Watch
+    from sparsetui.ingest.samplers.base import OnCommand
 
 CANNOT_ANSWER = 3
 INTERRUPTED = 130
@@ -44,24 +47,27 @@ def attach(
         fail(f"--sampler {sampler}: accepted are auto, py-spy and perf")
     if gentle and sampler == "perf":
         fail("--gentle is py-spy's; perf never stops a process, so --sampler perf needs no --gentle")
-    forever = seconds is None and not headless and sys.stdout.isatty()
-    if seconds is None and not forever:
+    in_app = not headless and json is None and why_no_terminal() is None
+    if seconds is None and not in_app:
         seconds = 10.0
     commands: list[dict[str, Any]] = []
 
     def on_command(argv: list[str], why: str, pid: int | None) -> None:
         commands.append({"argv": argv, "why": why, "pid": pid})
 
-    try:
-        watch = Watch(
+    def make(told: OnCommand) -> Watch:
+        return Watch(
             pids,
             sampler=sampler,  # type: ignore[arg-type]
             rate_hz=rate,
             gentle=gentle,
             with_children=children,
-            on_command=on_command,
+            on_command=told,
             planned_s=seconds,
         )
+
+    try:
+        watch = make(on_command)
     except (NoProcess, CatalogueError) as e:
         fail(e)
     for target in watch.targets:
@@ -81,15 +87,35 @@ def attach(
             for missing in e.missing:
                 say(f"{missing.what}: {missing.why}")
             raise typer.Exit(CANNOT_ANSWER) from None
-        last = _run(watch, seconds)
+        if in_app:
+            last, interrupted = _in_app(make, watch, seconds, sessions, commands)
+        else:
+            last, interrupted = _run(watch, seconds), stopped.is_set()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    _deliver(watch, last, json, session, sessions, commands)
-    if stopped.is_set() and not forever:
+    _deliver(last, json, session, sessions, commands)
+    if interrupted:
         raise typer.Exit(INTERRUPTED)
     if not last.table.samplers or not last.table.paths:
         raise typer.Exit(CANNOT_ANSWER)
+
+
+def _in_app(
+    make: Callable[[OnCommand], Watch],
+    watch: Watch,
+    seconds: float | None,
+    sessions: Path | None,
+    commands: list[dict[str, Any]],
+) -> tuple[Snapshot, bool]:
+    """Watch in the app until the person leaves it, or a signal ends it; returns the last snapshot, and whether it did."""
+    from sparsetui.tui.app import run
+    from sparsetui.tui.watching import Watching
+
+    watching = Watching(make, seconds=seconds, first=watch, commands=commands)
+    looks: dict[str, Any] = dict(tui_options)
+    code = run(store=sessions, watching=watching, **looks)
+    return watching.last or watch.snapshot(), code == INTERRUPTED
 
 
 def _run(watch: Watch, seconds: float | None) -> Snapshot:
@@ -106,14 +132,10 @@ def _run(watch: Watch, seconds: float | None) -> Snapshot:
 
 
 def _deliver(
-    watch: Watch,
-    last: Snapshot,
-    json: str | None,
-    session: str | None,
-    sessions: Path | None,
-    commands: list[dict[str, Any]],
+    last: Snapshot, json: str | None, session: str | None, sessions: Path | None, commands: list[dict[str, Any]]
 ) -> None:
     from sparsetui.evidence.records import to_json
+    from sparsetui.ingest.keep import as_result
 
     result = as_result(last)
     if json == "-":
@@ -128,60 +150,20 @@ def _deliver(
         except OSError as e:
             fail(f"{json}: cannot be written ({e.strerror})")
     if session is not None:
-        _keep(watch, last, result, session, sessions, commands)
+        _keep(last, session, sessions, commands)
 
 
-def _keep(
-    watch: Watch,
-    last: Snapshot,
-    result: dict[str, Any],
-    session: str,
-    sessions: Path | None,
-    commands: list[dict[str, Any]],
-) -> None:
-    """Add the watch to a session: the commands, the table as the newest native one, and the evidence."""
-    from sparsetui.ingest.attach import source
+def _keep(last: Snapshot, session: str, sessions: Path | None, commands: list[dict[str, Any]]) -> None:
+    """Add the watch to a session."""
+    from sparsetui.ingest.keep import keep
     from sparsetui.session.errors import SessionError
     from sparsetui.session.store import Store
 
-    figures = {"dense share of products": last.dense_share, "conversion share": last.conversion_share}
-    top = last.table.paths[0] if last.table.paths else None
-    summary = f"{top.path} {_interval(top.share)} over {last.elapsed_s:.0f} s" if top else "nothing was seen"
     try:
-        with Store(sessions).writer(session) as writer:
-            for command in commands:
-                writer.append("command", command)
-            writer.append("native", last.table)
-            kept = writer.evidence(
-                "kernel",
-                "attach",
-                result,
-                summary=summary,
-                seconds=last.elapsed_s,
-                figures=figures,
-                source=source(watch),
-                quality="measured" if top else "unavailable",
-            )
+        kept, id = keep(Store(sessions), session, last, commands)
     except SessionError as e:
         fail(e)
-    say(f"kept as {kept.id} in session {writer.id}")
-
-
-def as_result(last: Snapshot) -> dict[str, Any]:
-    """The JSON of ``--json``: the time table of the contract at the top, and what else was seen beside it."""
-    return {
-        "paths": last.table.paths,
-        "samplers": last.table.samplers,
-        "unavailable": last.table.unavailable,
-        "dense_share": last.dense_share,
-        "conversion_share": last.conversion_share,
-        "threads": last.threads,
-        "callers": [{"caller": name, "share": number} for name, number in last.callers],
-        "observer_effect": last.cost.measured,
-        "seconds": last.elapsed_s,
-        "targets": [{"pid": t.pid, "cmdline": t.cmdline, "uid": t.uid} for t in last.targets],
-        "ended": last.ended,
-    }
+    say(f"kept as {kept.id} in session {id}")
 
 
 def _interval(number: Any) -> str:

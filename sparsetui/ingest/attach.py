@@ -8,8 +8,6 @@ stops the target meanwhile), and a look at ``/proc`` that tells waiting from run
 from __future__ import annotations
 
 import math
-import os
-import platform
 import threading
 import time
 from collections import Counter
@@ -396,13 +394,3 @@ def _dense(table: TimeTable) -> Number:
     if not products:
         return unavailable("no matrix product was seen")
     return share(min(products, round(dense * n)), products)
-
-
-def source(watch: Watch) -> dict[str, object]:
-    """Where the evidence of a watch comes from, for the session."""
-    return {
-        "pids": [w.pid for w in watch.targets],
-        "cmdlines": [w.cmdline for w in watch.targets],
-        "host": platform.node(),
-        "by": f"uid {os.geteuid()}",
-    }
