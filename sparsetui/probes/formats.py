@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import Any, Callable, Dict, Hashable, List, Optional, Tuple
+from typing import Any, Callable, Dict, Hashable, Iterator, List, Optional, Tuple
 
 import torch
 
@@ -27,6 +27,7 @@ from .step import stepper
 _MOST_LAYERS = 48  # the largest by work; the rest runs as it is, the same in every arm
 _LEAST = 256  # entries of a weight below which no format can matter
 _MOST_INPUTS = 8  # steps that the scout looks at
+_FAR = 0.1  # of the dense speed
 _MIXED = "mixed"
 
 
@@ -104,14 +105,13 @@ class Bench:
 
     def __init__(self, ctx: Context) -> None:
         self.ctx = ctx
-        scout = _Scout(ctx)
-        mode = Rewrites([scout.match])
-        scout.owner = mode
-        run = stepper(ctx)
-        seen = min(len(ctx.inputs), _MOST_INPUTS)
-        with run.mode(), mode.arm(True):
-            for i in range(seen):
-                run(i)
+        self.unfused = False
+        scout, seen = self._scout()
+        if not scout.layers and hasattr(torch.backends, "mha"):
+            self.unfused = (
+                True  # fused encoder layers hide their products; a sparse weight could not take that path anyway
+            )
+            scout, seen = self._scout()
         for layer in scout.layers.values():
             layer.settle(seen)
         hot = sorted(scout.layers.items(), key=lambda kv: -kv[1].work)[:_MOST_LAYERS]
@@ -120,6 +120,30 @@ class Bench:
         self.formats: Dict[str, Format] = {}
         self.arms: Dict[str, Rewrites] = {}
         self.choice: Dict[str, Dict[Hashable, str]] = {}  # by arm: slot -> format
+
+    def _scout(self) -> Tuple[_Scout, int]:
+        scout, run = _Scout(self.ctx), stepper(self.ctx)
+        mode = Rewrites([scout.match])
+        scout.owner = mode
+        seen = min(len(self.ctx.inputs), _MOST_INPUTS)
+        with run.mode(), self.entered(mode):
+            for i in range(seen):
+                run(i)
+        return scout, seen
+
+    @contextlib.contextmanager
+    def entered(self, live: Optional[Rewrites]) -> Iterator[None]:
+        """Inside an arm; without one, the plain step. Either without fused encoder layers where those hide the products."""
+        mha = torch.backends.mha if self.unfused else None
+        before = mha.get_fastpath_enabled() if mha else True
+        if mha:
+            mha.set_fastpath_enabled(False)
+        try:
+            with live.arm(True) if live is not None else contextlib.nullcontext():
+                yield
+        finally:
+            if mha:
+                mha.set_fastpath_enabled(before)
 
     # -- arms ----------------------------------------------------------------------------------------------------
 
@@ -267,13 +291,13 @@ class Bench:
     def outputs_of(self, arm: str, count: int) -> List[List[torch.Tensor]]:
         live = self.arms[arm]
         try:
-            with live.arm(True):
+            with self.entered(live):
                 return run_outputs(self.ctx, count, live.begin)
         except RuntimeError as e:
             if "view size is not compatible" not in str(e) or live.contiguous:
                 raise
         live.contiguous = True
-        with live.arm(True):
+        with self.entered(live):
             return run_outputs(self.ctx, count, live.begin)
 
     def block(self, arm: str, start: int, count: int, warm: int) -> Dict[str, Any]:
@@ -282,7 +306,7 @@ class Bench:
         watch = meter(self.ctx)
         live = self.arms.get(arm)
         times: List[float] = []
-        with run.mode(), live.arm(True) if live is not None else contextlib.nullcontext():
+        with run.mode(), self.entered(live):
             for i in range(start - warm, start):
                 run(i)
             cond = Conditions()
@@ -345,7 +369,7 @@ def _scout(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:
     """The step's product weights with their zeros, largest work first, and which energy counters can be read."""
     b = _bench(ctx)
     m = meter(ctx)
-    return {"layers": [layer.describe() for layer in b.layers.values()], "left_out": b.left_out,
+    return {"layers": [layer.describe() for layer in b.layers.values()], "left_out": b.left_out, "unfused": b.unfused,
             "energy": {"sources": m.sources, "missing": m.missing}}  # fmt: skip
 
 
@@ -396,7 +420,7 @@ def _quality(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:
         try:
             if str(arm).startswith("masked:") and arm not in b.arms:
                 b.add_masked(str(arm)[len("masked:") :])
-            with b.arms[str(arm)].arm(True):
+            with b.entered(b.arms[str(arm)]):
                 out[arm] = user_metric(ctx, {"entry": args["entry"]})["metrics"]
         except (RuntimeError, NotImplementedError) as e:
             out[arm] = {"error": (str(e).splitlines() or [type(e).__name__])[0][:200]}
@@ -444,7 +468,7 @@ def _conversions(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:
         live = b.arms[arm]
         with run.mode(), torch_profile(activities=[ProfilerActivity.CPU], record_shapes=True) as prof:
             for i in range(steps):
-                with record_function(_MARK), live.arm(True):
+                with record_function(_MARK), b.entered(live):
                     run(i)
         found = summarise(list(prof.events()), steps)
         open_ = sum(r["calls"] for r in found["rows"] if not r["within"]
@@ -493,6 +517,8 @@ def _curve(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:
             while rounds < 3 or (time.perf_counter() < end and rounds < 25):
                 base = _product_ms(dense, other, layer.side)
                 for name, t in twins.items():
+                    if rounds and ratios[name][0] < _FAR:
+                        continue  # far from any crossover: once is enough
                     ratios[name].append(base / _product_ms(t, other, layer.side))
                 base = _product_ms(dense, other, layer.side)
                 rounds += 1

@@ -14,7 +14,8 @@ from sparsetui.evidence.records import Number, unavailable
 
 REFERENCE = "dense"
 _BLOCK_MS = 25.0
-_HOPELESS = 4.0  # times the best: such an arm is timed in every fourth cycle only
+_HOPELESS = 4.0  # times the best: such an arm is timed in the first two cycles, and then in few
+_RARELY = 8
 
 
 def steps_for(step_ms: float) -> int:
@@ -38,7 +39,7 @@ class Cycles:
         """The next cycle's arms in their order."""
         known = {a: t for a in arms if (t := self.step_ms(a)) is not None}
         best = min(known.values(), default=0.0)
-        rare = self.done >= 2 and self.done % 4 != 0
+        rare = self.done >= 2 and self.done % _RARELY != 0
         inner = [a for a in arms if a != REFERENCE and not (rare and known.get(a, 0.0) > _HOPELESS * best)]
         turn = self.done % max(1, len(inner))
         inner = inner[turn:] + inner[:turn]
@@ -64,7 +65,7 @@ class Cycles:
         """Time of ``arm`` over that of ``against``, paired within cycles."""
         a, b = self.levels(arm), self.levels(against)
         logs = [a[c] - b[c] for c in sorted(a.keys() & b.keys())]
-        if len(logs) < 3:
+        if len(logs) < 2:
             return unavailable(f"only {len(logs)} cycles hold both", "×")
         centre, found = hodges_lehmann(logs), signed_rank_interval(logs) or t_interval(logs)
         return Number(value=math.exp(centre), ci=(math.exp(found[0]), math.exp(found[1])), n=len(logs), unit="×")
@@ -76,7 +77,7 @@ class Cycles:
         ratios = [
             (math.exp(a[c]) - math.exp(d[c])) / math.exp(s[c]) + 1.0 for c in sorted(a.keys() & d.keys() & s.keys())
         ]
-        if len(ratios) < 3:
+        if len(ratios) < 2:
             return unavailable(f"only {len(ratios)} cycles hold all three", "×")
         found = signed_rank_interval(ratios) or t_interval(ratios)
         return Number(
@@ -91,7 +92,13 @@ class Cycles:
         return Number(value=math.exp(max(abs(low), abs(high))) - 1, n=len(self.pairs))
 
     def quantiles(self, arm: str) -> dict[str, Number]:
-        return quantile_summary([b for _, b in self.blocks.get(arm, ())])
+        """p50, p95, p99; of an arm so slow that few steps were taken, the median within their range."""
+        out = quantile_summary(self.plain(arm))
+        times = self.times(arm)
+        if out["p50"].value is None and len(times) >= 3:
+            why = f"only {len(times)} steps were taken: the interval is their range"
+            out["p50"] = Number(float(np.median(times)), (min(times), max(times)), len(times), "ms", reason=why)
+        return out
 
     def times(self, arm: str) -> list[float]:
         return [t for _, b in self.blocks.get(arm, ()) for t in b.times_ms]

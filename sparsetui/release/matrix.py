@@ -48,7 +48,7 @@ class MatrixRun:
         self.curves: list[dict[str, Any]] = []
         self.quick, self.cycles = Cycles(), Cycles()
         self.energy: dict[str, Any] = {"missing": []}
-        self.mixed_is: str | None = None  # the single format that no mix beat
+        self.unfused = False
 
     def ask(self, replica: Replica, do: str, **args: Any) -> dict[str, Any]:
         self.lab.check_cancelled()
@@ -87,6 +87,7 @@ class MatrixRun:
         if isinstance(found, str):
             return found
         self.plan, self.energy = found, seen[found.source]["energy"]
+        self.unfused = bool(seen[found.source].get("unfused"))
         first = replicas[found.source]
         began = time.monotonic()
         self.ready = self.ask(first, "prepare", targets=found.targets, blocks=list(SIZES))
@@ -250,7 +251,7 @@ class MatrixRun:
         picks = [next(i for i, x in enumerate(layers) if x["signature"] == s) for s in list(hot)[:_CURVES]]
         for n, at in enumerate(picks):
             left = self.end - time.monotonic()
-            if left <= 0:
+            if left <= 0 and n:
                 break
             self.say(f"crossover of {layers[at]['signature']}")
             seconds = max(0.6, left / (len(picks) - n))

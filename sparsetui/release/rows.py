@@ -57,6 +57,11 @@ def section(run: MatrixRun) -> dict[str, Any]:
     body["crossover"] = [line for c in run.curves for line in _curve(c)]
     if body["crossover"]:
         body["crossover_means"] = GRID_SAYS
+    if run.unfused:
+        body["fused_layers"] = (
+            "encoder layers run op by op here, the dense arm's too, since their fused form takes no sparse weight; "
+            "what the fused form takes is in the latency of the investigation"
+        )
     if run.ready.get("left_out"):
         body["left_out"] = f"{run.ready['left_out']} smaller products run as they are in every arm"
     return body

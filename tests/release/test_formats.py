@@ -121,6 +121,21 @@ def test_a_bench_prunes_the_models_own_products_and_mixes_what_measured_best() -
     assert all(bool((p == q).all()) for p, q in zip(model.parameters(), _model().parameters(), strict=True))
 
 
+def test_fused_encoder_layers_are_opened_so_that_their_products_can_be_compared() -> None:
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(32, 2, 64, batch_first=True, dropout=0.0)
+    model = torch.nn.TransformerEncoder(layer, 1, enable_nested_tensor=False).eval()
+    ctx = _context(model, [(torch.randn(2, 6, 32),)])
+    seen = formats(ctx, {"do": "scout"})
+    assert seen["unfused"] is True
+    assert {x["name"].rpartition(".")[2] for x in seen["layers"]} == {"in_proj_weight", "weight"}
+    ready = formats(ctx, {"do": "prepare", "targets": {x["name"]: 0.5 for x in seen["layers"]}, "blocks": [8]})
+    assert ready["arms"]["csr-int32"]["dense_calls"] == 0
+    got = formats(ctx, {"do": "outputs", "arms": ["csr-int32"]})["arms"]["csr-int32"]
+    assert got["per_input"][0]["relative_l2"] > 0
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
 def test_rounding_alone_is_told_apart_from_pruning() -> None:
     ctx = _context(_model(), [(torch.randn(4, 64),)])
     seen = formats(ctx, {"do": "scout"})["layers"]
