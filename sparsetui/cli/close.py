@@ -29,6 +29,10 @@ def close(
         bool, typer.Option("--matrix", help="measure the trade-off matrix and the bandwidth lens")
     ] = False,
     replay: Annotated[bool, typer.Option("--replay", help="replay the workload's request log")] = False,
+    log: Annotated[
+        Path | None, typer.Option("--log", metavar="FILE", help="replay this log instead of the workload's")
+    ] = None,
+    speed: Annotated[float, typer.Option("--speed", min=0.001, help="how many times as fast --log is played")] = 1.0,
     rehearse: Annotated[bool, typer.Option("--rehearse", help="rehearse the way back")] = False,
     owner: Annotated[list[str] | None, typer.Option("--owner", metavar="ROLE=WHO", help="who owns a role")] = None,
     owners_file: Annotated[
@@ -52,7 +56,9 @@ def close(
     from sparsetui.runner.api import Cancelled
     from sparsetui.session.errors import SessionError
     from sparsetui.session.owners import read_owners
+    from sparsetui.workload.spec import Replay
 
+    replay = replay or log is not None
     try:
         owners = [closing.pair_of(x, "--owner", "WHO") for x in owner or ()]
         proofs = [closing.pair_of(x, "--attach", "EVIDENCE") for x in attach or ()]
@@ -65,7 +71,7 @@ def close(
             closing.assign(book, dict(owners), "typed")
             try:
                 if replay:
-                    runner.run_replay(budget)
+                    runner.run_replay(budget, Replay(str(log.absolute()), speed) if log else None)
                 if matrix:
                     runner.run_matrix(budget)
                     runner.run_lens(budget)

@@ -22,6 +22,7 @@ from sparsetui.runner.equipment import VARIANTS
 from sparsetui.runner.lab import Lab
 from sparsetui.worker.faults import WorkerFault
 from sparsetui.worker.handle import Replica
+from sparsetui.workload.spec import Replay
 
 _WINDOWS = 4
 _CHUNK = 40  # requests a block of the bootstrap
@@ -175,17 +176,19 @@ def grows(latency_ms: list[float], service_ms: float) -> bool | None:
     return last > 1.5 * first and last - first > 5 * service_ms
 
 
-def run_replay(lab: Lab, budget_s: float) -> dict[str, Any]:
-    """Replay the workload's log within about ``budget_s`` seconds; leaves an evidence and the section ``replay``.
+def run_replay(lab: Lab, budget_s: float, given: Replay | None = None) -> dict[str, Any]:
+    """Replay the workload's log, or a ``given`` one, within about ``budget_s`` seconds; leaves an evidence and the section
+    ``replay``.
 
     Raises :class:`RequestLogError` where the log cannot be read, ``Cancelled`` where the run was.
     """
-    if lab.workload.replay is None:
-        raise RequestLogError(f'{lab.workload.path.name}: has no [replay]; add log = "requests.csv" to it')
-    log = read_log(lab.workload.replay.log).faster(lab.workload.replay.speed)
+    asked = given or lab.workload.replay
+    if asked is None:
+        raise RequestLogError(f"{lab.workload.path.name}: has no [replay] with a log; name one with --log")
+    log = read_log(asked.log).faster(asked.speed)
     run = ReplayRun(lab, budget_s)
     run.run(log)
-    body: dict[str, Any] = msgspec.to_builtins(section(run, log))
+    body: dict[str, Any] = msgspec.to_builtins(section(run, log, asked.speed))
     payload = {"windows": run.windows, "bursts": run.bursts, "queue": run.queue, "lost": run.lost}
     made = lab.journal.evidence("release", "replay", payload, summary=body["why"])
     body["evidence"] = made.id
@@ -193,10 +196,9 @@ def run_replay(lab: Lab, budget_s: float) -> dict[str, Any]:
     return body
 
 
-def section(run: ReplayRun, log: RequestLog) -> dict[str, Any]:
-    used, sla, speed = run.used, run.lab.workload.sla, run.lab.workload.replay
+def section(run: ReplayRun, log: RequestLog, speed: float) -> dict[str, Any]:
+    used, sla = run.used, run.lab.workload.sla
     assert used is not None
-    assert speed is not None
     limits = queueing.limits_of(sla)
     variants = {name: _variant(run, name) for name in run.names}
     status = run.lab.journal.state().result
@@ -222,7 +224,7 @@ def section(run: ReplayRun, log: RequestLog) -> dict[str, Any]:
         "passed": passed, "why": why, "candidate": chosen,
         "sla": {f"{q}_ms": v for q, v in limits.items()}, "sla_is": asked,
         "log": {"file": log.path.name, "requests": len(log.arrivals), "replayed": len(used.arrivals),
-                "span_s": round(used.span, 3), "speed": speed.speed, "out_of_order": log.reordered,
+                "span_s": round(used.span, 3), "speed": speed, "out_of_order": log.reordered,
                 "inputs_by": next((w["by"] for v in run.windows.values() for w in v), "turn")},
         "variants": variants,
         "fix": run.fix.intervention if run.fix else f"none: {run.no_fix}",

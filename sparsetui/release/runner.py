@@ -16,6 +16,7 @@ from sparsetui.runner.equipment import VARIANTS
 from sparsetui.runner.investigation import Investigation
 from sparsetui.runner.lab import Lab
 from sparsetui.worker.faults import WorkerFault
+from sparsetui.workload.spec import Replay
 
 Section = dict[str, Any]
 
@@ -35,9 +36,10 @@ class ReleaseRunner(Investigation):
         """The trade-off matrix of formats. ``rows`` is empty where there was nothing to compare."""
         return self._section("matrix", {"rows": []}, run_matrix, budget_s)
 
-    def run_replay(self, budget_s: float | None = None) -> Section:
-        """Replay of the workload's request log. Raises :class:`sparsetui.release.requests.RequestLogError`."""
-        return self._section("replay", {"passed": False}, run_replay, budget_s)
+    def run_replay(self, budget_s: float | None = None, given: Replay | None = None) -> Section:
+        """Replay of the workload's request log, or of a ``given`` one. Raises
+        :class:`sparsetui.release.requests.RequestLogError`."""
+        return self._section("replay", {"passed": False}, lambda lab, s: run_replay(lab, s, given), budget_s)
 
     def run_rehearsal(self, budget_s: float | None = None) -> Section:
         """Rehearsal of the way back, against criteria that follow from the session's own figures."""
