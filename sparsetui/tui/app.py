@@ -110,8 +110,7 @@ def run(
         app.run(mouse=mouse)
         crashed = app.return_code not in (0, None) and not app._ending
     finally:
-        if app.watching is not None:
-            app.watching.close()
+        app.watches.close()
         app.desk.close()  # also after a crash of our own: the session is saved and no worker outlives the app
         last_resort.stand_down()
     where = f"; session {app.desk.state.id} is saved" if app.desk.state.id else ""

@@ -15,6 +15,7 @@ from sparsetui.runner.api import Live
 from sparsetui.session.state import SessionState
 from sparsetui.tui.look import ACCENT, COMPARATOR, DIM, FAILING, HEAD, OK, ink
 
+_ARMS = {"off": "switched off", "control": "its control"}  # the two arms of an intervention, in words
 ENOUGH = 30  # block medians that a distribution is drawn from
 
 
@@ -84,13 +85,13 @@ def strips(state: SessionState, live: Live, width: int, unicode: bool) -> list[T
     if not arms:
         return [ink("no latency has been measured yet; the execution stage runs the clock", style=DIM)]
     top = max((v for a in arms for v in live.latency_ms.get(a, ()) if math.isfinite(v)), default=None)
-    name_width = max(len(a) for a in arms)
+    name_width = max(len(_ARMS.get(a, a)) for a in arms)
     texts = {a: _percentiles(state, live, a) for a in arms}
     room = max(0, min(40, width - name_width - 3 - max(len(t) for t in texts.values())))
     lines = []
     for arm in arms[:4]:
         style = COMPARATOR if arm == "comparator" else FAILING
-        line = ink(fit(clean(arm), name_width) + " ", style=HEAD)
+        line = ink(fit(clean(_ARMS.get(arm, arm)), name_width) + " ", style=HEAD)
         if room >= 6:
             line.append(spark(live.latency_ms.get(arm, ()), room, unicode, low=0.0, high=top), style=style)
             line.append("  ")
@@ -122,7 +123,13 @@ def _ratio_line(state: SessionState, live: Live) -> Text:
         line.append("   ")
     floor = live.floor or metric(state.metrics, "latency_ms", "noise_floor")
     if floor.value is not None:
-        line.append(f"noise floor ±{100 * abs(floor.value):.1f} %", style=DIM)
+        size = abs(floor.value)
+        said = (
+            f"±{100 * size:.1f} %"
+            if size < 1
+            else f"up to ×{1 + size:.1f}: processes of the same code differ that much"
+        )
+        line.append(f"noise floor {said}", style=DIM)
     return line
 
 
@@ -132,7 +139,7 @@ def counters(state: SessionState, live: Live, width: int) -> list[Text]:
         (label, number)
         for label, number in (
             ("dense fallback", metric(state.metrics, "fallback_rate", "calls")),
-            ("conversions/step", metric(state.metrics, "conversion_rate")),
+            ("conversions", metric(state.metrics, "conversion_rate")),
             ("metadata overhead", metric(state.metrics, "metadata_overhead")),
         )
         if number.value is not None

@@ -46,7 +46,7 @@ def write_memo(desk: Desk, text: str) -> Path:
     folder = desk.folder
     if folder is None:
         return write_private(Path.cwd(), "memo", ".md", text)
-    if desk.readonly or not os.access(folder, os.W_OK):
+    if desk.readonly or desk.followed or not os.access(folder, os.W_OK):
         return write_private(None, f"memo-{desk.state.id}", ".md", text)
     from sparsetui.session.files import write_whole
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 
 from rich.text import Text
@@ -34,6 +35,7 @@ FINDING_COLUMNS = (
     Column("share", 6, 30, drop=2),
     Column("what", 12, 200, drop=1),
 )
+COLUMN_WIDTH = 20  # cells of text in the findings column of wide screens
 EVIDENCE_COLUMNS = (
     Column("id", 3, 5),
     Column("stage", 10, 10, drop=2),
@@ -203,11 +205,44 @@ def finding_rows(findings: Sequence[Finding], narrow_column: bool = False, *, un
             said = [f"{f.stage}, {f.confidence if f.material else not_material}", closes(f)]
             said += [p.module for p in f.where[:2]] if f.material else []
             said += [f.owner] if f.material else []
+            for label, text in (("fix", f.fix), ("way back", f.rollback)) if f.material else ():
+                said += textwrap.wrap(f"{label}: {clean(text)}", COLUMN_WIDTH) if text else []
             rows += [
                 Row(f"{f.mechanism}#{i}", (ink("  " + clean(line, 60), style=DIM), "", "", ""))
                 for i, line in enumerate(filter(None, said), 1)
             ]
     return rows
+
+
+def outcome(state: SessionState, width: int) -> list[Text]:
+    """The verdict in full: what it is, what to do and how to go back; or what could not be answered, and what would."""
+    if state.result is None:
+        return []
+    verdict = state.result.verdict
+    lines = labelled("verdict", f"{verdict.status.replace('_', ' ')}: {verdict.summary}", width, HEAD)
+    found = next((f for f in state.findings if f.mechanism == verdict.mechanism and f.material), None)
+    if found is not None:
+        lines += labelled("how sure", f"{found.confidence}; {closes(found)}".rstrip("; "), width)
+        lines += labelled("where", ", ".join(f"{p.module or '–'} {p.op}".strip() for p in found.where[:4]), width)
+        lines += labelled("owner", state.owners.get(found.owner, "") or f"{found.owner} (nobody is named)", width)
+        lines += labelled("fix", found.fix, width)
+        lines += labelled("touches", found.boundary, width)
+        lines += labelled("way back", found.rollback, width)
+    for more in (f for f in state.material if f is not found):
+        lines += labelled("also", f"{more.mechanism}: {more.summary}", width)
+    for u in state.unanswered:
+        lines += labelled("unanswered", f"{u.question}: {u.why}", width, WARN)
+        lines += labelled("settled by", u.settle, width)
+    return lines
+
+
+def labelled(label: str, value: object, width: int, style: str = "", *, indent: int = 12) -> list[Text]:
+    """``label  value`` with the value wrapped under itself; ``indent`` cells are the label's. Nothing for no value."""
+    if value in (None, "", ()):
+        return []
+    parts = textwrap.wrap(clean(value), max(12, width - indent)) or [""]
+    first = ink(f"{label[: indent - 1]:<{indent}}", style=DIM) + ink(parts[0], style=style)
+    return [first, *(ink(" " * indent) + ink(p, style=style) for p in parts[1:])]
 
 
 def evidence_rows(evidence: Sequence[Evidence]) -> list[Row]:

@@ -19,7 +19,8 @@ from sparsetui.tui.desk import Desk, Ended, RunnerFactory
 from sparsetui.tui.look import BAD, OK, WARN
 from sparsetui.tui.outlet import first_line
 from sparsetui.tui.screens import screen
-from sparsetui.tui.watching import WatchFactory, Watching, default_watch
+from sparsetui.tui.watches import Watches
+from sparsetui.tui.watching import WatchFactory
 
 if TYPE_CHECKING:
     from sparsetui.release.runner import ReleaseRunner
@@ -72,8 +73,7 @@ class SparseApp(App[int]):
         self.desk = Desk(
             self, store, runner_factory, playbook=playbook, budget=budget, readonly=readonly, prepare=prepare
         )
-        self.watch_factory = watch_factory or default_watch
-        self.watching: Watching | None = None
+        self.watches = Watches(self, watch_factory)
         self._start = start or {}
         self._run_began = 0.0
         self._painted_at = 0.0
@@ -104,7 +104,7 @@ class SparseApp(App[int]):
             workload = self._start["workload"]
             self._put_on_desk(workload, self._drill_of(workload))
         elif "watching" in self._start:
-            self._watch(self._start["watching"])
+            self.watches.show(self._start["watching"])
         elif "drill" in self._start:
             self._put_on_desk(drill_workload(self._start["drill"]), self._start["drill"])
         else:
@@ -263,77 +263,6 @@ class SparseApp(App[int]):
 
         self.push_screen(Palette(below, extra), done)
 
-    # watching a process from outside
-
-    def list_processes(self) -> list[Any]:
-        from sparsetui.tui.screens.processes import running
-
-        return list(running())
-
-    def offer_watch(self, pids: list[int]) -> None:
-        """Say what watching will cost; the person decides."""
-        try:
-            watching = Watching(lambda told: self.watch_factory(pids, on_command=told))
-        except Exception as error:  # it has ended meanwhile, or a rule file is broken
-            self.say(first_line(error), WARN)
-            return
-        from sparsetui.tui.screens.dialogs import Ask
-
-        lines = [f"{w.pid}  {w.cmdline}" for w in watching.watch.targets]
-        lines += ["", "It is watched from outside: nothing in it is changed.", watching.watch.cost().text]
-
-        def answered(yes: bool | None) -> None:
-            if yes:
-                self._watch(watching)
-
-        self.push_screen(Ask("watch a running process", lines, "watch it"), answered)
-
-    def _watch(self, watching: Watching) -> None:
-        self.watching = watching
-        watching.begin(self)
-        self.open("watch")
-
-    def watch_again(self) -> None:
-        if self.watching is None:
-            return
-        try:
-            self.watching.again(self)
-        except Exception as error:  # the process has ended
-            self.say(first_line(error), WARN)
-            return
-        if self.sheet is not None:
-            self.sheet.redraw()
-
-    def on_seen(self) -> None:
-        if self.sheet is not None:
-            self.sheet.redraw()
-
-    def leave_watch(self) -> None:
-        """Stop watching and go back; where the app was opened to watch, that is its end."""
-        watching, self.watching = self.watching, None
-        if len(self.screen_stack) <= 2:
-            self.watching = watching
-            self.ask_quit()
-            return
-        if watching is not None:
-            self.run_worker(watching.close, thread=True, group="close", exit_on_error=False)
-        self.pop_screen()
-
-    def keep_watch(self, ref: str) -> None:
-        """Add what was seen to the session ``ref``, or to a new one."""
-        from sparsetui.ingest.keep import keep
-
-        watching = self.watching
-        if watching is None or watching.last is None:
-            return
-        try:
-            kept, id = keep(self.desk.store, ref, watching.last, watching.commands)
-        except Exception as error:  # no such session, another writer, a full disk
-            self.say(f"not kept: {first_line(error)}", BAD)
-            return
-        self.forget_lists()
-        self.say(f"kept as {kept.id} in session {id}", OK)
-
     # running
 
     @property
@@ -388,6 +317,10 @@ class SparseApp(App[int]):
             self.say("cancelling; what was measured is kept")
             self.run_worker(self.desk.cancel, thread=True, group="cancel", exit_on_error=False)
 
+    def on_seen(self) -> None:
+        if self.sheet is not None:
+            self.sheet.redraw()
+
     def on_heard(self) -> None:
         """Paint now, or when the quarter second is over."""
         wait = self._painted_at + REPAINT_EVERY - time.monotonic()
@@ -410,7 +343,7 @@ class SparseApp(App[int]):
         if self.desk.busy:
             self.sheet.draw_note()
         elif self.desk.follow():
-            self.sheet.redraw()
+            getattr(self.sheet, "heard", self.sheet.redraw)()
 
     def on_ended(self, message: Ended) -> None:
         self.desk.ended(message.job)
@@ -499,14 +432,13 @@ class SparseApp(App[int]):
             return
         self._ending = True
         self.on_ending()
-        if self.desk.runner is None and not self.desk.busy and self.watching is None:
+        if self.desk.runner is None and not self.desk.busy and self.watches.now is None:
             self.exit(0)
             return
 
         def close() -> None:
             try:
-                if self.watching is not None:
-                    self.watching.close()
+                self.watches.close()
                 self.desk.close()
             finally:
                 self.call_from_thread(self.exit, 0)

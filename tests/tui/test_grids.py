@@ -55,7 +55,7 @@ def another_session(root: Path) -> None:
 def test_every_screen_looks_as_drawn(desktop: Opener, size: tuple[int, int]) -> None:
     async def body() -> None:
         async with desktop(size, watch_factory=Watched) as d:
-            d.app.list_processes = lambda: list(PROCESSES)
+            d.app.watches.processes = lambda: list(PROCESSES)
             book = Book(d, size)
             book.look("investigate-start")
             await d.press("enter", "enter")
@@ -116,7 +116,7 @@ def test_every_screen_looks_as_drawn(desktop: Opener, size: tuple[int, int]) -> 
             await d.press("enter")
             book.look("watch-asks")
             await d.press("enter")
-            await d.until(lambda: d.app.watching.over)
+            await d.until(lambda: d.app.watches.now.over)
             await d.settle()
             book.look("watch")
             assert not book.wrong, "\n\n".join(book.wrong)

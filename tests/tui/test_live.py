@@ -83,12 +83,23 @@ def test_a_session_that_another_process_writes_is_followed(desktop: Opener, tmp_
         with store.create("ranker", "ranker") as writer:
             async with desktop(start={"session": SESSION}) as d:
                 await d.press("r")
-                assert "followed" in d.note or "names no workload" in d.note
+                assert "it is followed here" in d.note
+                writer.append("phase", {"stage": "kernel", "name": "profile", "state": "started"})
+                await d.until(lambda: d.app.desk.live.running)
+                await d.settle()
+                assert "» profile" in d.text(), "the other's phase is shown as it goes on"
+                for key in ("o", "a", "M", "e"):
+                    await d.press(key)
+                assert d.app.desk.exported.parent == tmp_path, "a memo goes beside, not into another's session"
+                await d.press("escape", "escape")
                 writer.evidence("ingress", "lock", None, summary="seen by the other one")
                 await d.until(lambda: d.app.desk.state.evidence)
                 d.app.sheet.show_pane("evidence")
                 await d.settle()
                 assert "seen by the other one" in d.text()
+                writer.close()
+                await d.until(lambda: not d.app.desk.followed)
+                assert not d.app.desk.live.running
 
     run(body())
 

@@ -58,6 +58,11 @@ class Terminal:
             assert time.monotonic() < end, self.out[-2000:]
             self.read(0.1)
 
+    @property
+    def ended(self) -> bool:
+        """Whether the child is gone, without taking its status."""
+        return psutil.Process(self.pid).status() == psutil.STATUS_ZOMBIE
+
     def press(self, keys: str) -> None:
         os.write(self.fd, keys.encode())
 
@@ -199,6 +204,37 @@ def test_an_idle_screen_writes_nothing(start: Callable[..., Terminal]) -> None:
     t = start(size=(120, 36))
     t.read(1.0)
     assert len(t.read(2.5)) <= 500
+
+
+@pytest.fixture
+def busy() -> Iterator[subprocess.Popen[bytes]]:
+    """A Python process that is at work."""
+    child = subprocess.Popen([sys.executable, "-S", "-c", "while True: sum(range(1000))"], start_new_session=True)
+    yield child
+    child.kill()
+    child.wait()
+
+
+def test_attach_on_a_terminal_is_live_and_leaves_its_table_behind(
+    busy: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    argv = [sys.executable, "-m", "sparsetui", "attach", str(busy.pid), "--sessions", str(tmp_path)]
+    t = Terminal(argv, environment())
+    try:
+        t.until(lambda: b"quit" in t.out or b"ptrace" in t.out or t.ended)
+        if b"\x1b[?1049h" not in t.out:
+            pytest.skip(f"nothing may be looked at here: {t.out[-200:]!r}")
+        t.until(lambda: b"samples by" in t.out)
+        t.read(1.0)
+        t.press("q")
+        assert t.wait() == 0
+        assert restored(t.out)
+        left = t.out[t.out.rfind(b"\x1b[?1049l") :]
+        assert b"95 % interval" in left
+        assert b"called from" in left
+        assert busy.poll() is None, "the process goes on"
+    finally:
+        t.close()
 
 
 @pytest.mark.parametrize("gone", ["stdin", "stdout"])

@@ -17,7 +17,7 @@ from sparsetui.tui.watching import Watching
 
 
 async def attach(d: object, *, answer: bool = True) -> None:
-    d.app.list_processes = lambda: list(PROCESSES)
+    d.app.watches.processes = lambda: list(PROCESSES)
     await d.press("a", "enter")
     if answer:
         await d.press("enter")
@@ -30,7 +30,7 @@ def test_the_cost_is_told_before_anything_touches_the_process(desktop: Opener) -
             await attach(d, answer=False)
             assert "2 ms a sample" in d.text()
             await d.press("escape")
-            assert d.app.watching is None
+            assert d.app.watches.now is None
             assert not any(w.stopped for w in Watched.made), "it was never begun"
 
     run(body())
@@ -52,7 +52,7 @@ def test_a_watch_fills_tables_and_leaving_it_stops_the_observers(desktop: Opener
             ):
                 assert text in shown
             assert r"\x1b[31mranker[red]" in shown, "the target's own words are shown, not obeyed"
-            held = d.app.watching.watch
+            held = d.app.watches.now.watch
             await d.press("escape")
             await d.until(lambda: held.stopped)
             assert type(d.app.sheet).__name__ == "Processes"
@@ -64,9 +64,9 @@ def test_pause_freezes_the_tables_and_not_the_clock(desktop: Opener) -> None:
     async def body() -> None:
         async with desktop((120, 36), start=None, watch_factory=Held) as d:
             await attach(d)
-            await d.until(lambda: d.app.watching.last)
+            await d.until(lambda: d.app.watches.now.last)
             await d.press("p", "x")
-            await d.until(lambda: d.app.watching.over)
+            await d.until(lambda: d.app.watches.now.over)
             await d.settle()
             assert d.app.sheet.query_one("#paths").rows[0].cells[2] == "72%"
             assert "watched 12 s" in d.text()
@@ -80,7 +80,7 @@ def test_what_was_seen_is_kept_in_a_new_session_with_its_commands(desktop: Opene
     async def body() -> None:
         async with desktop(start=None, watch_factory=Watched) as d:
             await attach(d)
-            await d.until(lambda: d.app.watching.over)
+            await d.until(lambda: d.app.watches.now.over)
             await d.press("w", "enter")
             assert "kept as E01" in d.note
             store = Store(tmp_path / "store")
@@ -92,7 +92,7 @@ def test_what_was_seen_is_kept_in_a_new_session_with_its_commands(desktop: Opene
             await d.press("w", *"no-such-session", "enter")
             assert "not kept" in d.note
             await d.press("r")
-            await d.until(lambda: len(d.app.watching.commands) == 2)
+            await d.until(lambda: len(d.app.watches.now.commands) == 2)
 
     run(body())
 
@@ -101,7 +101,7 @@ def test_a_process_that_may_not_be_looked_at_says_why(desktop: Opener) -> None:
     async def body() -> None:
         async with desktop(start=None, watch_factory=Refused) as d:
             await attach(d)
-            await d.until(lambda: d.app.watching.over)
+            await d.until(lambda: d.app.watches.now.over)
             await d.settle()
             assert "ptrace is not permitted" in d.text()
 
@@ -144,7 +144,7 @@ def test_the_list_of_processes_holds_a_python_that_runs_and_not_ourselves() -> N
 def test_attaching_to_nothing_is_one_line(desktop: Opener) -> None:
     async def body() -> None:
         async with desktop(start=None) as d:
-            d.app.offer_watch([2**22 + 1])
+            d.app.watches.offer([2**22 + 1])
             await d.settle()
             assert "does not exist" in d.note
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from sparsetui.tui.desk import Desk
 
 NOTE_SECONDS = 8.0
+_DATE = re.compile(r"^\d{4}-\d\d-\d\d-")  # what session ids begin with; home tells the date
 VERDICTS = {
     "fault": ("▲ fault", BAD),
     "no_fault": ("✓ no fault", OK),
@@ -141,7 +143,7 @@ class Sheet(Screen[None], inherit_bindings=False):
         """`` sparsetui  title   …``: what is open, lock, budget, host."""
         state, live = self.desk.state, self.desk.live
         text = ink(" sparsetui ", style=HEAD)
-        name = state.id or self.desk.title
+        name = _DATE.sub("", state.id) or self.desk.title
         text.append(f" {clean(name, 40) if name else self.TITLE_TEXT}")
         if self.TITLE_TEXT and self.desk.is_open and self.size.width >= 100:
             text.append(f"  {self.TITLE_TEXT}", style=DIM)
@@ -245,6 +247,8 @@ class Sheet(Screen[None], inherit_bindings=False):
         why = self.why_not(action.id)
         if why is None and action.changes and self.desk.readonly:
             return "opened read-only"
+        if why is None and action.changes and self.desk.followed:
+            return f"{self.desk.followed} writes this session; it is followed here"
         return why
 
     def action_act(self, id: str, *arguments: str) -> None:

@@ -27,7 +27,7 @@ class Commands(CaseSheet):
 
     def body(self) -> Iterable[Widget]:
         yield Table(
-            [Column("time", 8, 8), Column("pid", 5, 8, right=True), Column("why", 12, 30), Column("argv", 20, 400)],
+            [Column("time", 8, 8), Column("pid", 5, 8, right=True), Column("why", 26, 44), Column("argv", 20, 400)],
             id="commands",
             classes="frame half",
             title="processes that were started",

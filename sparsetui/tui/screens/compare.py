@@ -58,10 +58,10 @@ class Compare(Sheet):
         yield Panel(id="both", classes="frame")
         yield Table(
             [
-                Column("", 14, 30),
+                Column("", 14, 32),
                 Column("A", 18, 60),
                 Column("B", 18, 60),
-                Column("", 7, 16),
+                Column("B against A", 13, 16),
             ],
             id="rows",
             classes="frame half",

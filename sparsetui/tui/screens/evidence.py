@@ -16,6 +16,7 @@ from sparsetui.tui import panels
 from sparsetui.tui.actions import Action
 from sparsetui.tui.guide import closes
 from sparsetui.tui.look import BAD, DIM, HEAD, WARN, ink
+from sparsetui.tui.panels import labelled
 from sparsetui.tui.screens.base import CaseSheet
 from sparsetui.tui.widgets.bars import Panel
 from sparsetui.tui.widgets.table import Column, Row, Table
@@ -174,38 +175,27 @@ def _evidence_row(e: Evidence) -> Row:
     return Row(f"E:{e.id}", (clean(f"{e.id} {e.probe}", 40), clean(e.stage, 12), clean(variant + e.summary, 300)))
 
 
-def wrapped(label: str, value: Any, width: int, style: str = "") -> list[Text]:
-    """``label  value`` with the value wrapped under itself."""
-    import textwrap
-
-    if value in (None, "", ()):
-        return []
-    parts = textwrap.wrap(clean(value), max(12, width - 12)) or [""]
-    first = ink(f"{label:<11} ", style=DIM) + ink(parts[0], style=style)
-    return [first, *(ink(" " * 12) + ink(p, style=style) for p in parts[1:])]
-
-
 def finding_lines(f: Finding, width: int) -> list[Text]:
     """All of a finding: what it says, what it rests on, what to do, and how to undo that."""
     state = "material" if f.material else "ruled out"
     lines = [
         ink(clean(f.mechanism, 60), style=BAD if f.material else HEAD) + ink(f"  {f.confidence}, {state}", style=DIM)
     ]
-    lines += wrapped("summary", f.summary, width)
-    lines += wrapped("question", f.question, width)
-    lines += wrapped("why", f.reason, width)
+    lines += labelled("summary", f.summary, width)
+    lines += labelled("question", f.question, width)
+    lines += labelled("why", f.reason, width)
     if share := closes(f):
-        lines += wrapped("share", share, width, HEAD)
+        lines += labelled("share", share, width, HEAD)
     for place in f.where[:8]:
-        lines += wrapped("where", f"{place.module or '–'} {place.op}".strip(), width)
-    lines += wrapped("owner", f.owner, width)
-    lines += wrapped("evidence", ", ".join(f.evidence), width)
-    lines += wrapped("proved by", f.intervention, width)
+        lines += labelled("where", f"{place.module or '–'} {place.op}".strip(), width)
+    lines += labelled("owner", f.owner, width)
+    lines += labelled("evidence", ", ".join(f.evidence), width)
+    lines += labelled("proved by", f.intervention, width)
     if f.material:  # a fix is offered only for what has been classified
-        lines += wrapped("fix", f.fix, width)
-        lines += wrapped("touches", f.boundary, width)
-        lines += wrapped("way back", f.rollback, width)
-        lines += wrapped("closes when", f.closes, width)
+        lines += labelled("fix", f.fix, width)
+        lines += labelled("touches", f.boundary, width)
+        lines += labelled("way back", f.rollback, width)
+        lines += labelled("closes when", f.closes, width)
     return lines
 
 
@@ -215,16 +205,16 @@ def evidence_lines(e: Evidence, width: int) -> list[Text]:
         ink(f"{clean(e.id, 10)} {clean(e.probe, 40)}", style=HEAD)
         + ink(f"  {clean(e.stage, 12)}, {e.quality}", style=DIM)
     ]
-    lines += wrapped("summary", e.summary, width)
-    lines += wrapped("variant", e.variant, width)
-    lines += wrapped("took", None if e.seconds is None else f"{e.seconds:.2f} s", width)
+    lines += labelled("summary", e.summary, width)
+    lines += labelled("variant", e.variant, width)
+    lines += labelled("took", None if e.seconds is None else f"{e.seconds:.2f} s", width)
     for name, number in e.figures.items():
         share = number.unit == "share"
         text = figure(number, percent=share) if share else figure(number)
-        lines += wrapped("figure", f"{clean(name, 40)}: {text}", width, WARN if number.value is None else "")
+        lines += labelled("figure", f"{clean(name, 40)}: {text}", width, WARN if number.value is None else "")
     for name, value in e.source.items():
-        lines += wrapped("from", f"{name}: {value}", width)
-    lines += wrapped("sha256", e.sha256 or "no artifact", width, DIM)
+        lines += labelled("from", f"{name}: {value}", width)
+    lines += labelled("sha256", e.sha256 or "no artifact", width, DIM)
     return lines
 
 

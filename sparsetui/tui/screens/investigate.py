@@ -26,7 +26,7 @@ from sparsetui.tui.widgets.table import Table
 if TYPE_CHECKING:
     from sparsetui.release.runner import ReleaseRunner
 
-PANES = ("ops", "findings", "live", "evidence")
+PANES = ("outcome", "ops", "findings", "live", "evidence")
 _TIMED = ("clock", "intervention", "matrix", "replay", "rehearsal")  # phases that feed the latency strips
 # the pane that answers a stage's question, where there is room for only one
 _PANE_OF = {"ingress": "evidence", "lowering": "ops", "kernel": "ops", "scheduling": "ops", "execution": "live"}
@@ -47,6 +47,7 @@ class Investigate(CaseSheet):
             yield Flow(id="flow", classes="frame", title="flow")
             yield Guide(id="guide", classes="frame")
             yield Line(id="tabs")
+            yield Panel(id="outcome", classes="frame pane", title="verdict")
             yield Table(panels.OP_COLUMNS, id="ops", classes="frame pane", title="ops", empty=_NO_OPS)
             yield Table(panels.FINDING_COLUMNS, id="findings", classes="frame pane", title="findings", empty="none yet")
             yield Panel(id="live", classes="frame pane", title="live")
@@ -97,11 +98,15 @@ class Investigate(CaseSheet):
         findings = self.query_one("#findings", Table)
         findings.empty = self._introduction() if not state.evidence else "none yet"
         findings.set_rows(panels.finding_rows(state.findings, self.wide, undecided=open_question(state)))
+        outcome = self.query_one("#outcome", Panel)
+        outcome.set_lines(panels.outcome(state, max(20, outcome.content_size.width)) if outcome.display else [])
         live_panel = self.query_one("#live", Panel)
         size = live_panel.content_size
         live_panel.set_lines(live_lines(state, live, max(20, size.width), max(4, size.height), unicode))
         evidence = self.query_one("#evidence", Table)
         evidence.set_rows(panels.evidence_rows(state.evidence))
+        if self.pane not in self.panes():
+            self.pane = "findings"
         self._draw_tabs()
 
     def _introduction(self) -> str:
@@ -113,13 +118,15 @@ class Investigate(CaseSheet):
 
     def _draw_tabs(self) -> None:
         state = self.desk.state
+        shown = self.panes()
         labels = {
+            "outcome": "verdict",
             "ops": "ops paused" if self.paused else "ops",
             "findings": f"findings {len(state.material)}",
             "live": "live",
             "evidence": f"evidence {len(state.evidence)}",
         }
-        self.query_one("#tabs", Line).say(panels.tabs([(p, labels[p]) for p in PANES], self.pane))
+        self.query_one("#tabs", Line).say(panels.tabs([(p, labels[p]) for p in shown], self.pane))
         for pane in PANES:
             self.query_one(f"#{pane}").set_class(pane == self.pane, "-on")
 
@@ -161,8 +168,12 @@ class Investigate(CaseSheet):
         self._draw_tabs()
         self.call_after_refresh(self.redraw)
 
+    def panes(self) -> tuple[str, ...]:
+        """The panes that there are now: a verdict has one of its own where it does not fit beside the others."""
+        return PANES if self.desk.state.result is not None and not self.wide else PANES[1:]
+
     def panels(self) -> list[Block]:
-        return [self.query_one(f"#{id}", Block) for id in ("flow", *PANES)]
+        return [self.query_one(f"#{id}", Block) for id in ("flow", *self.panes())]
 
     # what happens
 
@@ -175,6 +186,8 @@ class Investigate(CaseSheet):
         else:
             self.stage = "release" if self.desk.state.result is not None else self.stage
         self.pane = _PANE_OF.get(self.stage, "findings") if self.desk.state.events else "findings"
+        if self.desk.state.result is not None:
+            self.pane = "outcome"
 
     def heard(self) -> None:
         """A run goes on: follow it to its stage."""

@@ -16,24 +16,25 @@ from sparsetui.report.sections import section_blocks
 from sparsetui.tui.actions import Action
 from sparsetui.tui.look import BAD, DIM, OK, WARN, ink
 from sparsetui.tui.pages import page
+from sparsetui.tui.panels import labelled
 from sparsetui.tui.screens.base import CaseSheet
-from sparsetui.tui.screens.evidence import wrapped
 from sparsetui.tui.widgets.bars import Panel
 from sparsetui.tui.widgets.table import Column, Row, Table
 
 # what of a row stands in the table; the rest of it stands under the table
 _COLUMNS = (
     ("name", Column("format", 10, 26)),
-    ("against_dense", Column("time ×dense", 7, 20, short="×dense")),
+    ("against_dense", Column("time ×dense", 18, 20)),
     ("p50", Column("p50 ms", 6, 9, right=True)),
     ("p99", Column("p99 ms", 6, 9, right=True)),
-    ("throughput_at_SLA", Column("at SLA", 6, 12, right=True, drop=4)),
-    ("weight_bytes", Column("weights", 8, 10, right=True, drop=3)),
-    ("quality_drift", Column("drift", 6, 10, right=True, drop=2)),
-    ("energy", Column("energy", 7, 12, right=True, drop=5)),
-    ("SLA", Column("SLA", 6, 14, drop=6)),
-    ("risk", Column("risk", 6, 40, drop=1)),
+    ("throughput_at_SLA", Column("at SLA", 6, 12, right=True, drop=3)),
+    ("weight_bytes", Column("weights", 8, 10, right=True, drop=4)),
+    ("quality_drift", Column("drift", 6, 10, right=True, drop=5)),
+    ("energy", Column("energy", 7, 12, right=True, drop=1)),
+    ("SLA", Column("SLA", 6, 14, drop=2)),
+    ("risk", Column("risk", 6, 40, drop=6)),
 )
+_LABEL = 20  # cells of the labels under the table
 _ASIDE = ("name", "kind", "note")
 
 
@@ -88,11 +89,11 @@ class Matrix(CaseSheet):
         if key is not None and int(key) < len(self.rows):
             row = self.rows[int(key)]
             panel.set_title(clean(row.get("name", "format"), 40))
-            lines += wrapped("what", f"{row.get('kind', '')}: {row.get('note', '')}", width)
+            lines += labelled("what", f"{row.get('kind', '')}: {row.get('note', '')}", width, indent=_LABEL)
             for name, value in row.items():
                 if name not in _ASIDE:
                     text, style = _whole(value)
-                    lines += wrapped(str(name).replace("_", " ")[:11], text, width, style)
+                    lines += labelled(str(name).replace("_", " "), text, width, style, indent=_LABEL)
             lines.append(ink())
         rest: list[ReportBlock] = section_blocks({k: v for k, v in self.section.items() if k != "rows"})
         panel.set_lines([*lines, *page(rest, width, self.app.unicode)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from rich.text import Text
 from textual.widget import Widget
 
 from sparsetui.evidence.records import Gate
@@ -17,7 +18,7 @@ from sparsetui.tui.desk import Desk
 from sparsetui.tui.look import BAD, DIM, HEAD, MARK, MARK_STYLE, OK, WARN, ink
 from sparsetui.tui.screens.base import CaseSheet
 from sparsetui.tui.screens.dialogs import Form
-from sparsetui.tui.widgets.bars import Line
+from sparsetui.tui.widgets.bars import Panel
 from sparsetui.tui.widgets.table import Column, Row, Table
 
 if TYPE_CHECKING:
@@ -72,14 +73,18 @@ class OwnersAndClosure(CaseSheet):
             classes="frame half",
             title="gates",
         )
-        yield Line(id="verdict")
+        yield Panel(id="verdict")
+
+    def on_mount(self) -> None:
+        self.query_one("#verdict").can_focus = False
+        super().on_mount()
 
     def show(self) -> None:
         state = self.desk.state
         self.query_one("#roles", Table).set_rows([self._role(state, role) for role in OWNERS.values()])
         self.query_one("#gates", Table).set_rows([_gate(g) for g in gates(state)])
         why = why_not_close(self.desk)
-        line = ink(" ")
+        line = ink()
         if state.closed is not None:
             line.append(f"✓ closed by {clean(state.closed)}", style=OK)
         elif why is None:
@@ -87,7 +92,24 @@ class OwnersAndClosure(CaseSheet):
         else:
             line.append("✗ NOT CLOSED ", style=BAD)
             line.append(clean(why))
-        self.query_one("#verdict", Line).say(line)
+        self.query_one("#verdict", Panel).set_lines([self._here(state), line])
+
+    def _here(self, state: SessionState) -> Text:
+        """What the row under the cursor is about, uncut where the table had to cut it."""
+        gate, role = self._gate_here(), self._on("roles")
+        if gate is not None:
+            return ink(f"{clean(TITLES.get(gate.gate, gate.gate))}: ", DIM) + ink(clean(gate.why or gate.state, 300))
+        if role is not None:
+            return ink(f"{clean(role)}: ", DIM) + ink(f"has to attach {CLOSURE_ARTIFACTS.get(role, 'its artifact')}")
+        return ink()
+
+    def on_table_picked(self) -> None:
+        self.show()
+
+    def on_descendant_focus(self) -> None:
+        super().on_descendant_focus()
+        if self.is_attached and self.is_current:
+            self.show()
 
     @staticmethod
     def _role(state: SessionState, role: str) -> Row:

@@ -12,8 +12,8 @@ from sparsetui.evidence.text import clean
 from sparsetui.report.numbers import figure
 from sparsetui.report.plots import bar
 from sparsetui.tui.look import DIM, HEAD, WARN, ink
+from sparsetui.tui.panels import labelled
 from sparsetui.tui.screens.base import CaseSheet
-from sparsetui.tui.screens.evidence import wrapped
 from sparsetui.tui.widgets.bars import Panel
 from sparsetui.tui.widgets.table import Column, Row, Table
 
@@ -28,8 +28,8 @@ class Paths(CaseSheet):
                 Column("path", 12, 16),
                 Column("", 10, 10, drop=1),
                 Column("share", 6, 20),
-                Column("symbol", 12, 70),
-                Column("under", 12, 60, drop=2),
+                Column("symbol", 28, 70),
+                Column("under", 16, 60, drop=2),
                 Column("threads", 3, 7, right=True, drop=3, short="thr"),
             ],
             id="paths",
@@ -73,18 +73,18 @@ class Paths(CaseSheet):
             p = self.seen.paths[int(table.key)]
             lines.append(ink(clean(p.path, 30), HEAD) + ink(f"  {figure(p.share, percent=True)}"))
             for symbol in p.symbols[:3]:
-                lines += wrapped("symbol", symbol, width)
+                lines += labelled("symbol", symbol, width)
             for caller in p.callers[:3]:
-                lines += wrapped("under", caller, width)
+                lines += labelled("under", caller, width)
         for s in self.seen.samplers:
             cost = (
                 "cost unknown"
                 if s.pause_share is None
                 else f"paused its target {100 * s.pause_share:.1f} % of the time"
             )
-            lines += wrapped("sampler", f"{s.name}, {s.samples} samples at {s.rate_hz:g} Hz, {cost}", width, DIM)
+            lines += labelled("sampler", f"{s.name}, {s.samples} samples at {s.rate_hz:g} Hz, {cost}", width, DIM)
         for m in self.seen.unavailable:
-            lines += wrapped("not seen", f"{m.what}: {m.why}", width, WARN)
+            lines += labelled("not seen", f"{m.what}: {m.why}", width, WARN)
         panel.set_lines(lines)
 
 

@@ -72,7 +72,7 @@ class Processes(Sheet):
 
     def show(self) -> None:
         if self._listed is None:
-            self._listed = self.app.list_processes()
+            self._listed = self.app.watches.processes()
         self.query_one("#processes", Table).set_rows([_row(p) for p in self._listed])
         hint = ink(" Enter says what watching costs before it starts; the process is not changed.  ", DIM)
         self.query_one("#hint", Line).say(hint + ink("/", HEAD) + ink(" finds a name or a PID", DIM))
@@ -90,7 +90,7 @@ class Processes(Sheet):
         if key is None:
             self.note("no process under the cursor", WARN)
         else:
-            self.app.offer_watch([int(key)])
+            self.app.watches.offer([int(key)])
 
     def do_reload(self) -> None:
         self._listed = None

@@ -16,9 +16,9 @@ from sparsetui.report.plots import bar
 from sparsetui.tui import panels
 from sparsetui.tui.actions import Action
 from sparsetui.tui.look import ACCENT, BAD, DIM, FAILING, HEAD, OK, WARN, ink
+from sparsetui.tui.panels import labelled
 from sparsetui.tui.screens.base import Sheet
 from sparsetui.tui.screens.dialogs import Form
-from sparsetui.tui.screens.evidence import wrapped
 from sparsetui.tui.widgets.bars import Line, Panel
 from sparsetui.tui.widgets.block import Block
 from sparsetui.tui.widgets.table import Column, Row, Table
@@ -47,7 +47,7 @@ class Watch(Sheet):
             yield Line(id="tabs")
             yield Table(
                 [
-                    Column("path", 11, 16),
+                    Column("path", 14, 16),
                     Column("", 10, 10, drop=2),
                     Column("share", 5, 6, right=True),
                     Column("95 % interval", 11, 13, drop=3, short="95 % int."),
@@ -93,7 +93,7 @@ class Watch(Sheet):
 
     @property
     def watching(self) -> Watching | None:
-        return self.app.watching
+        return self.app.watches.now
 
     @property
     def seen(self) -> Snapshot | None:
@@ -145,22 +145,22 @@ class Watch(Sheet):
             return []
         last = watching.last
         cost = last.cost if last is not None else watching.watch.cost()
-        lines = wrapped("cost", cost.text, width)
+        lines = labelled("cost", cost.text, width)
         if cost.measured.value is not None:
-            lines += wrapped(
+            lines += labelled(
                 "measured", f"it stood still {figure(cost.measured, percent=True)} of the time", width, HEAD
             )
         elif cost.measured.reason:
-            lines += wrapped("measured", cost.measured.reason, width, DIM)
+            lines += labelled("measured", cost.measured.reason, width, DIM)
         if last is not None:
             for s in last.table.samplers:
-                lines += wrapped("sampler", f"{s.name}, {s.samples} samples at {s.rate_hz:g} a second", width)
+                lines += labelled("sampler", f"{s.name}, {s.samples} samples at {s.rate_hz:g} a second", width)
             for m in last.table.unavailable:
-                lines += wrapped("not seen", f"{m.what}: {m.why}", width, WARN)
+                lines += labelled("not seen", f"{m.what}: {m.why}", width, WARN)
             if last.ended:
-                lines += wrapped("ended", ", ".join(map(str, last.ended)), width, WARN)
+                lines += labelled("ended", ", ".join(map(str, last.ended)), width, WARN)
         for w in watching.watch.targets:
-            lines += wrapped("process", f"{w.pid} (uid {w.uid}) {w.cmdline}", width)
+            lines += labelled("process", f"{w.pid} (uid {w.uid}) {w.cmdline}", width)
         return lines
 
     def _draw_tabs(self) -> None:
@@ -223,7 +223,7 @@ class Watch(Sheet):
             self.note("stopping; what was seen stays here")
 
     def do_run(self) -> None:
-        self.app.watch_again()
+        self.app.watches.again()
 
     def do_pause(self) -> None:
         self._frozen = None if self.paused else self.seen
@@ -235,7 +235,7 @@ class Watch(Sheet):
 
         def done(values: dict[str, str] | None) -> None:
             if values is not None:
-                self.app.keep_watch(values["session"])
+                self.app.watches.keep(values["session"])
 
         form = Form("keep what was seen", [("session", "session to add it to (empty: a new one)", "")])
         self.app.push_screen(form, done)
@@ -244,7 +244,7 @@ class Watch(Sheet):
         return self.table.text() if self.table is not None else ""
 
     def go_back(self) -> None:
-        self.app.leave_watch()
+        self.app.watches.leave()
 
 
 def watch_status(watching: Watching | None) -> Text:
