@@ -67,9 +67,9 @@ def row(kind: str, name: str, expected: str, right: Any, result: Result, seconds
 
 def cases(names: list[str], budget: float | None, store: Store) -> Iterator[Row]:
     sys.path.insert(0, str(ROOT))
-    from tests.cases.cases import DOUBLES, FIELD, TRAPS
+    from tests.cases.cases import CATALOGUE, DOUBLES, FIELD, TRAPS
 
-    for c in FIELD + TRAPS + DOUBLES:
+    for c in FIELD + TRAPS + DOUBLES + CATALOGUE:
         if names and not any(n in c.name for n in names):
             continue
         result, seconds = investigate(c.workload, budget or c.budget, store)

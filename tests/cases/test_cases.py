@@ -43,6 +43,9 @@ def get(entry):
     path, _, name = entry.rpartition(":")
     return getattr(importlib.import_module(os.path.basename(path)[:-3]), name)
 
+def flat(out):
+    return out if isinstance(out, torch.Tensor) else torch.cat([part.flatten() for part in out])
+
 def facts(tensor):
     zeros = int((tensor.to_dense() == 0).sum()) / tensor.numel() if tensor.numel() else 0.0
     return {"layout": str(tensor.layout), "zeros": zeros}
@@ -56,7 +59,7 @@ for line in sys.stdin:
             model = get(case[variant])()
             inputs = get(case["inputs"])()
             try:
-                results = [model(*arguments) for arguments in inputs[:2]]
+                results = [flat(model(*arguments)) for arguments in inputs[:2]]
                 out[variant] = {"finite": all(bool(torch.isfinite(r).all()) for r in results), "inputs": len(inputs)}
             except Exception as why:
                 out[variant] = {"error": type(why).__name__ + ": " + str(why)}
@@ -108,7 +111,8 @@ def stepped() -> dict[str, Any]:
 def test_the_file_is_a_workload(case: Any) -> None:
     workload = load(case.workload)
     assert workload.name == case.name.replace("_", "-")
-    assert workload.failing.threads == workload.comparator.threads == 1
+    threads = {workload.failing.threads, workload.comparator.threads}
+    assert threads == {1} or case.id in {"C01", "C02", "C04"}, "only a case about threads may have more than one"
     assert workload.derived is None
 
 
@@ -119,7 +123,7 @@ def test_the_folder_holds_no_workload_that_the_table_forgets() -> None:
 
 def test_every_field_case_has_two_surfaces() -> None:
     surfaces: dict[str, set[str]] = {}
-    for case in TABLE.FIELD + TABLE.TRAPS:
+    for case in TABLE.FIELD + TABLE.TRAPS + TABLE.CATALOGUE:
         surfaces.setdefault(case.id, set()).add(case.surface)
     assert all(found == {"module", "closure"} for found in surfaces.values()), surfaces
 
@@ -132,7 +136,7 @@ def test_both_variants_step_with_finite_outputs(case: Any, stepped: dict[str, An
     if case.raises:
         assert "not implemented for" in row["failing"]["error"]
     else:
-        assert row["failing"]["finite"]
+        assert row["failing"]["finite"] == (case.mechanism != "validation.non-finite")
 
 
 @pytest.mark.parametrize("case", [c for c in TABLE.CASES if not c.compiles], ids=lambda c: c.name)
@@ -141,7 +145,7 @@ def test_outputs_agree_where_the_workload_says_so(case: Any, stepped: dict[str, 
     row = stepped[case.name]
     if quality is None or quality.max_drift is None or case.raises:
         return
-    broken = {case.mechanism, case.second} & {"validation.quality-drift", "ingress.invalid-indices"}
+    broken = {case.mechanism, case.second} & {"validation.quality-drift", "validation.precision", "ingress.invalid-indices"}
     if quality.entry is None:
         drift = row["diff"]
     else:

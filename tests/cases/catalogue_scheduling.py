@@ -1,0 +1,248 @@
+"""Scheduling, beyond the field cases: threads, rows, the host and the backward pass."""
+
+from __future__ import annotations
+
+import torch
+from blocks import Csr, FeedForward, batches, csr, noise, pruned
+from torch import nn
+
+# scheduling.thread-oversubscription: the same code, started with more threads than there are cores
+
+
+def crowded_module():
+    """A ranker whose products are sparse and whose activations are wide enough to be split over threads."""
+    return FeedForward(Csr(pruned(1024, 640, 0.9, seed=1)), Csr(pruned(640, 1024, 0.9, seed=2)))
+
+
+def crowded_module_inputs():
+    return batches(192, 640)
+
+
+def crowded_closure():
+    left, right = noise(320, 448, seed=3), csr(pruned(448, 448, 0.92, seed=4))
+
+    def step(x):
+        hidden = torch.tanh(x @ left.t())
+        return torch.softmax(hidden, -1).sum(-1), (right @ x.t()).abs().amax(0)
+
+    return lambda x: torch.cat(step(x))
+
+
+def crowded_closure_inputs():
+    return batches(256, 448)
+
+
+# scheduling.parallel-overhead: dozens of regions that are just large enough to be split
+
+
+class Residual(nn.Module):
+    """A stack of small gates; each elementwise op is barely above the size at which it is split over threads."""
+
+    def __init__(self, depth=32, width=512):
+        super().__init__()
+        self.scale = nn.Parameter(1 + 0.01 * noise(depth, width, seed=5), requires_grad=False)
+
+    def forward(self, x):
+        for scale in self.scale:
+            x = x + torch.sigmoid(x * scale) * 0.1
+        return x
+
+
+def tiny_module():
+    return Residual()
+
+
+def tiny_module_inputs():
+    return batches(80, 512)
+
+
+def tiny_closure():
+    weight = csr(pruned(448, 448, 0.97, seed=6))
+
+    def step(x):
+        for _ in range(24):
+            x = torch.tanh(weight @ x)
+        return x
+
+    return step
+
+
+def tiny_closure_inputs():
+    return batches(448, 16)
+
+
+# scheduling.host-bound: many small calls from Python where one would do
+
+
+class Heads(nn.Module):
+    """A product for each of 96 small experts, one call after the other, or all in one."""
+
+    def __init__(self, together):
+        super().__init__()
+        self.together = together
+        self.register_buffer("experts", noise(96, 16, 24, seed=7))
+
+    def forward(self, x):
+        parts = x.view(-1, 96, 24)
+        if self.together:
+            return torch.einsum("bei,eoi->beo", parts, self.experts).flatten(1)
+        return torch.cat([torch.relu(parts[:, i] @ self.experts[i].t()) * 1.0 for i in range(96)], 1)
+
+
+class HeadsTogether(Heads):
+    def forward(self, x):
+        return torch.relu(super().forward(x))
+
+
+def host_module_failing():
+    return Heads(together=False)
+
+
+def host_module_comparator():
+    return HeadsTogether(together=True)
+
+
+def host_module_inputs():
+    return batches(4, 96 * 24)
+
+
+def host_closure_failing():
+    """Rows are normalised one by one."""
+
+    def step(x):
+        rows = []
+        for row in x:
+            centred = row - row.mean()
+            rows.append(centred / (centred.pow(2).mean() + 1e-5).sqrt())
+        return torch.stack(rows)
+
+    return step
+
+
+def host_closure_comparator():
+    def step(x):
+        centred = x - x.mean(-1, keepdim=True)
+        return centred / (centred.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt()
+
+    return step
+
+
+def host_closure_inputs():
+    return batches(160, 64)
+
+
+# scheduling.row-imbalance: the first rows hold all of the non-zeros
+
+
+def _skewed(rows, columns, nonzeros, seed, spread):
+    """As many non-zeros either over all rows alike or in the first eighth of them."""
+    held = rows if spread else rows // 8
+    weight = torch.zeros(rows, columns)
+    weight[:held] = pruned(held, columns, 1 - nonzeros / (held * columns), seed=seed)
+    return csr(weight)
+
+
+def skew_module_failing():
+    return FeedForward(Csr(_skewed(4096, 1024, 200_000, 8, False)), Csr(_skewed(1024, 4096, 200_000, 9, False)))
+
+
+def skew_module_comparator():
+    return FeedForward(Csr(_skewed(4096, 1024, 200_000, 8, True)), Csr(_skewed(1024, 4096, 200_000, 9, True)))
+
+
+def skew_module_inputs():
+    return batches(64, 1024, count=4)
+
+
+def skew_closure_failing():
+    weight = _skewed(4096, 2048, 400_000, 10, False)
+    return lambda x: weight @ x
+
+
+def skew_closure_comparator():
+    weight = _skewed(4096, 2048, 400_000, 10, True)
+    return lambda x: weight @ x
+
+
+def skew_closure_inputs():
+    return [(x.t().contiguous(),) for (x,) in batches(96, 2048, count=4)]
+
+
+# scheduling.backward-transpose: the transpose of a frozen sparse weight, made anew on each backward
+
+
+class Frozen(torch.autograd.Function):
+    """``W x`` whose backward has a transpose at hand."""
+
+    @staticmethod
+    def forward(context, x, weight, flipped):
+        context.flipped = flipped
+        return weight @ x
+
+    @staticmethod
+    def backward(context, gradient):
+        return context.flipped @ gradient, None, None
+
+
+class Adapter(nn.Module):
+    """A trained scale in front of a frozen sparse projection."""
+
+    def __init__(self, cached):
+        super().__init__()
+        weight = pruned(1400, 1000, 0.93, seed=11)
+        self.register_buffer("weight", csr(weight))
+        self.register_buffer("flipped", csr(weight.t().contiguous()) if cached else None)
+        self.scale = nn.Parameter(torch.ones(1000))
+
+    def forward(self, x):
+        self.scale.grad = None
+        with torch.enable_grad():
+            scaled = (x * self.scale).t()
+            if self.flipped is None:
+                out = self.weight @ scaled
+            else:
+                out = Frozen.apply(scaled, self.weight, self.flipped)
+            loss = out.pow(2).mean()
+            loss.backward()
+        return loss.detach(), self.scale.grad.clone()
+
+
+def transpose_module_failing():
+    return Adapter(cached=False)
+
+
+def transpose_module_comparator():
+    return Adapter(cached=True)
+
+
+def transpose_module_inputs():
+    return batches(12, 1000)
+
+
+def _prompt_tuner(cached):
+    weight = pruned(1300, 900, 0.95, seed=12)
+    frozen = csr(weight)
+    flipped = csr(weight.t().contiguous())
+    prompt = torch.zeros(900, 1).requires_grad_(True)
+
+    def train(x):
+        prompt.grad = None
+        with torch.enable_grad():
+            moved = x + prompt
+            out = Frozen.apply(moved, frozen, flipped) if cached else torch.sparse.mm(frozen, moved)
+            out.abs().mean().backward()
+        return prompt.grad.clone()
+
+    return train
+
+
+def transpose_closure_failing():
+    return _prompt_tuner(cached=False)
+
+
+def transpose_closure_comparator():
+    return _prompt_tuner(cached=True)
+
+
+def transpose_closure_inputs():
+    return [(x.t().contiguous(),) for (x,) in batches(10, 900)]
