@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import resource
@@ -19,9 +20,7 @@ def settle(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:
     """
     limit = time.perf_counter() + float(args.get("seconds", 2.0))
     least = int(args.get("least", 3))
-    run_cold = time.perf_counter()
     run = stepper(ctx)
-    cold_ms = (time.perf_counter() - run_cold) * 1e3
     gc.collect()
     getattr(gc, "freeze", lambda: None)()  # what the builder left is not walked again by every collection
     times: List[float] = []
@@ -38,7 +37,7 @@ def settle(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:
             if len(times) >= max(least, 8) and _calm(times, faults):
                 break
     half = sorted(times[len(times) // 2 :])
-    return {"steps": len(times), "cold_ms": cold_ms, "first_ms": times[0], "step_ms": half[len(half) // 2],
+    return {"steps": len(times), "cold_ms": run.first_ms, "first_ms": times[0], "step_ms": half[len(half) // 2],
             "faults_first": faults[0], "faults_last": faults[-1],
             "rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}  # fmt: skip
 
@@ -145,7 +144,11 @@ def loop(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def growth(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:
-    """Resident memory and the non-zeros of gradients over ``steps`` steps, as series."""
+    """Resident memory, bytes in use on the heap and the non-zeros of gradients over ``steps`` steps, as series.
+
+    Resident memory hides a leak for as long as the heap still has room from before; what is in use does not. ``heap`` is
+    empty where the C library cannot tell.
+    """
     import torch
 
     from . import tensors, walk
@@ -154,16 +157,41 @@ def growth(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:
     steps, limit = int(args.get("steps", 48)), time.perf_counter() + float(args.get("seconds", 3.0))
     held = [(n, t) for n, t in walk.held_tensors(ctx.fn)]
     rss: List[int] = []
+    heap: List[int] = []
     nnz: List[int] = []
+    in_use = _heap_meter()
     page = os.sysconf("SC_PAGE_SIZE")
     with run.mode():
         for i in range(steps):
             run(i)
             with open("/proc/self/statm") as f:
                 rss.append(int(f.read().split()[1]) * page)
+            if in_use is not None:
+                heap.append(in_use())
             grads = [t.grad for _, t in held if isinstance(t, torch.Tensor) and t.grad is not None]
             nnz.append(sum(int(g._nnz()) for g in grads if tensors.is_sparse(g)))
             if time.perf_counter() > limit and i >= 8:
                 break
-    text = "resident memory %+.3g MiB over %d steps" % ((rss[-1] - rss[0]) / 2**20, len(rss))
-    return {"rss": rss, "grad_nnz": nnz, "summary": text}
+    text = "resident memory %+.3g MiB" % ((rss[-1] - rss[0]) / 2**20)
+    if heap:
+        text += ", heap in use %+.3g MiB" % ((heap[-1] - heap[0]) / 2**20)
+    return {"rss": rss, "heap": heap, "grad_nnz": nnz, "summary": "%s over %d steps" % (text, len(rss))}
+
+
+class _Mallinfo(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_size_t) for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks",
+                                                     "fsmblks", "uordblks", "fordblks", "keepcost")]  # fmt: skip
+
+
+def _heap_meter() -> Optional[Callable[[], int]]:
+    """A function that tells how many bytes malloc has handed out (glibc 2.33 and later), or None."""
+    call = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    if call is None:
+        return None
+    call.restype = _Mallinfo
+
+    def in_use() -> int:
+        info = call()
+        return int(info.uordblks) + int(info.hblkhd)
+
+    return in_use if in_use() > 0 else None  # zero where another allocator stands in for malloc

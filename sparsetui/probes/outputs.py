@@ -61,9 +61,18 @@ def _agree(a: List[List[torch.Tensor]], b: List[List[torch.Tensor]]) -> Tuple[bo
         for s, t in zip(x, y):
             if s.shape != t.shape:
                 return False, math.inf
-            same = same and bool(torch.equal(s, t))
+            same = same and _same(s, t)
             worst = max(worst, relative_error(s, t))
     return same, worst
+
+
+def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Equal to the bit; a NaN in the same place is the same answer."""
+    if bool(torch.equal(a, b)):
+        return True
+    if a.dtype != b.dtype or not (a.is_floating_point() or a.is_complex()):
+        return False
+    return bool(torch.equal(a.isnan(), b.isnan())) and bool(torch.equal(a[~a.isnan()], b[~b.isnan()]))
 
 
 def relative_error(a: torch.Tensor, b: torch.Tensor) -> float:

@@ -29,15 +29,35 @@ def profile(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:
     steps = max(2, min(int(args.get("steps", 6)), _MOST_EVENTS // max(1, per_step)))
     acts = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])
     with run.mode():
-        t0 = time.perf_counter()
+        times = []
         for i in range(steps):
+            t0 = time.perf_counter()
             run(i)
-        plain = (time.perf_counter() - t0) / steps * 1e3
+            times.append((time.perf_counter() - t0) * 1e3)
+        plain = sorted(times)[steps // 2]
+        op_us = _op_cost_us()
         with torch_profile(activities=acts, record_shapes=True, profile_memory=bool(args.get("memory", True))) as prof:
             for i in range(steps):
                 with record_function(_MARK):
                     run(i)
-    return dict(summarise(list(prof.events()), steps), observer={"plain_ms": plain}, grad=run.grad)
+    return dict(
+        summarise(list(prof.events()), steps),
+        observer={"plain_ms": plain},
+        best_ms=min(times),
+        op_us=op_us,
+        grad=run.grad,
+    )
+
+
+def _op_cost_us() -> float:
+    """What one call of an op costs whatever its size: Python, dispatch and allocation of an op on a single number."""
+    one, best = torch.zeros(1), float("inf")
+    for _ in range(8):
+        t0 = time.perf_counter()
+        for _ in range(100):
+            torch.add(one, one)
+        best = min(best, (time.perf_counter() - t0) / 100 * 1e6)
+    return best
 
 
 def summarise(events: List[Any], steps: int) -> Dict[str, Any]:
@@ -50,8 +70,8 @@ def summarise(events: List[Any], steps: int) -> Dict[str, Any]:
     ops = [e for e in events if _is_op(e)]
     for e in events:
         if e.name == _MARK:
-            wall_us += e.time_range.elapsed_us()
-            cover_us += sum(c.time_range.elapsed_us() for c in e.cpu_children)
+            wall, cover = e.time_range.elapsed_us(), sum(c.time_range.elapsed_us() for c in e.cpu_children)
+            wall_us, cover_us = wall_us + wall, cover_us + cover
     for e in ops:
         parents = _parents(e)
         above = [p.name for p in parents if _is_op(p)]  # without marks and modules

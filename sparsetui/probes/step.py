@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from typing import Any, ContextManager
 
 import torch
@@ -22,19 +23,25 @@ class Stepper:
     def __init__(self, ctx: Context) -> None:
         self.fn = ctx.fn
         self.inputs = ctx.inputs
+        self.first_ms = 0.0  # of the very first call in this process: cold caches, lazy set-up and all
         self.grad = self._decide()
 
     def _decide(self) -> bool:
         try:
             with torch.no_grad():
-                self.fn(*self.inputs[0])
+                self._first()
             return False
         except RuntimeError as e:
             if not any(mark in str(e) for mark in _NEEDS_GRAD):
                 raise
         with torch.enable_grad():
-            self.fn(*self.inputs[0])
+            self._first()
         return True
+
+    def _first(self) -> None:
+        began = time.perf_counter()
+        self.fn(*self.inputs[0])
+        self.first_ms = (time.perf_counter() - began) * 1e3
 
     def mode(self) -> ContextManager[Any]:
         return torch.enable_grad() if self.grad else torch.no_grad()

@@ -40,6 +40,17 @@ def _densified_at_load(case: Case, variant: str) -> set[str]:
     return {str(n) for n in case.build.get(variant, {}).get("made_dense", ()) if n}
 
 
+_NO_CSR_ON_CPU = frozenset({"float16", "bfloat16", "int8", "uint8", "int16", "int32", "int64"})
+
+
+def _without_kernel(case: Case, variant: str) -> frozenset[str]:
+    """Dtypes that no CSR product takes here: as probed, else what CPU libraries leave out (they have s, d, c and z)."""
+    if case.extra.get(("lock", variant), {}).get("tags", {}).get("gpu"):
+        return frozenset()
+    probed = [p for p in case.extra.get(("support", variant), {}).get("products", ()) if p["layout"] == "csr"]
+    return _NO_CSR_ON_CPU - {str(p["dtype"]) for p in probed if p["ok"]}
+
+
 def _dense_storage(case: Case, variant: str) -> Suspicion | None:
     at_load = _densified_at_load(case, variant)
     rows = [r for r in _dense_rows(case, variant) if r["weight"]["name"] not in at_load]
@@ -47,6 +58,8 @@ def _dense_storage(case: Case, variant: str) -> Suspicion | None:
         return None
     ms = total_ms(case, rows, variant)
     zeros = sum(float(r["weight"]["zeros"]) * case.row_ms(r, variant) for r in rows) / ms if ms else 0.0
+    # what a sparse form could win is at stake only where this host has a sparse kernel for the dtype
+    won = total_ms(case, [r for r in rows if str(r["weight"]["dtype"]) not in _without_kernel(case, variant)], variant)
     claim = case.declared.layout
     broken = ""
     if claim is not None and claim != "strided":
@@ -57,8 +70,8 @@ def _dense_storage(case: Case, variant: str) -> Suspicion | None:
         figure=count(zeros, "zero fraction of dense operands"),
         passes=(("inventory", variant), ("census", variant)),
         broken=broken,
-        ms=ms,
-        share=case.share_of_step(ms, variant),
+        ms=won,
+        share=case.share_of_step(won, variant),
     )
 
 

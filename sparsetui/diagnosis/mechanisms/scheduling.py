@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from sparsetui.diagnosis.case import Case
+from sparsetui.diagnosis.case import Case, Payload
 from sparsetui.diagnosis.mechanism import Mechanism, Suspicion
-from sparsetui.diagnosis.mechanisms._common import count, places, total_ms
+from sparsetui.diagnosis.mechanisms._common import count, out_numel, places, total_ms
 from sparsetui.evidence.records import Place
 
 
@@ -146,29 +146,63 @@ def _invariant_checks(case: Case, variant: str) -> Suspicion | None:
 
 
 _HOST = 0.4  # of the step: below this the kernels outweigh the host
+_FLOOR = 0.1  # of the step that calls of the smallest op would take: below this few calls are made
+_PER_US = 10_000.0  # bytes or floating-point operations that one core gets through in a microsecond, to the order
+_ODD = 10.0  # times the usual call: an op on little data that takes longer does something else
 
 
 def _host_bound(case: Case, variant: str) -> Suspicion | None:
-    profile = case.profile.get(variant)
-    if not profile or not profile.get("wall_ms"):
+    profile = case.profile.get(variant, {})
+    call_us, plain = float(profile.get("op_us", 0.0)), float(profile.get("best_ms", 0.0))
+    rows = case.rows(variant)
+    if not call_us or not plain or not rows:
         return None
-    plain = float(profile.get("observer", {}).get("plain_ms") or profile["wall_ms"])
-    ops = sum(case.calls(r, variant) for r in case.rows(variant))
-    # what calling so many ops costs whatever they compute, or, where Python itself is busy, the time outside any op
-    calling = ops * float(profile.get("op_us", 0.0)) / 1e3 / plain if plain else 0.0
-    share = min(1.0, max(calling, float(profile.get("outside", 0.0))))
-    host = share * plain
-    if share < _HOST:
+    # An op whose data take less time than calling it costs what a call costs. The census makes ops longer, never shorter:
+    # what the large ones leave of the plain step is Python, dispatch and small calls.
+    little = [r for r in rows if _little(r, call_us)]
+    usual = _usual_us(little)
+    small = [r for r in little if _typical_us(r) <= _ODD * usual]
+    names = {id(r) for r in small}
+    large = sum(case.calls(r, variant) * _typical_us(r) / 1e3 for r in rows if id(r) not in names)
+    calls, ops = (sum(case.calls(r, variant) for r in part) for part in (small, rows))
+    share = 1.0 - large / plain
+    if share < _HOST or calls * call_us / 1e3 < _FLOOR * plain:
         return None
     return Suspicion(
-        summary=f"{100 * share:.0f} % of the step is Python and dispatch: {ops:.0f} ops a step, "
-        f"{1e3 * plain / max(ops, 1):.3g} µs each, where calling one costs {float(profile.get('op_us', 0.0)):.3g} µs",
-        where=(),
-        figure=count(share, "share of the step spent on the host"),
+        summary=f"{100 * share:.0f} % of the step is Python and dispatch: {calls:.0f} of {ops:.0f} ops a step work on so "
+        f"little that calling them ({call_us:.3g} µs at least) is what they cost",
+        where=places(sorted(small, key=lambda r: -float(r["calls"]))),
+        figure=count(share, "share of the step outside large ops"),
         passes=(("profile", variant), ("census", variant)),
-        ms=host,
+        ms=share * plain,
         share=share,
     )
+
+
+def _typical_us(row: Payload) -> float:
+    """Mean time of a call without the longest one, which is often a neighbour's doing."""
+    n, ns = int(row["calls"]), float(row["ns"])
+    return (ns - float(row.get("max_ns", 0.0))) / (n - 1) / 1e3 if n > 1 else ns / 1e3
+
+
+def _usual_us(rows: list[Payload]) -> float:
+    """The median time of a call, over calls."""
+    seen, half = 0.0, sum(float(r["calls"]) for r in rows) / 2
+    for r in sorted(rows, key=_typical_us):
+        seen += float(r["calls"])
+        if seen >= half:
+            return _typical_us(r)
+    return 0.0
+
+
+def _little(row: Payload, call_us: float) -> bool:
+    """Whether an op touches and computes so little that one core does it in less time than a call costs."""
+    if row["family"] == "view":
+        return True
+    sides = list(row.get("sides") or [])
+    work = 2.0 * out_numel(row) * int(sides[0]["shape"][-1]) if len(sides) == 2 and sides[0].get("shape") else 0.0
+    moved = 4.0 * sum(out_numel({"outputs": [o]}) for o in (*row["operands"], *row.get("outputs", ())))
+    return max(work, moved) <= _PER_US * call_us
 
 
 MECHANISMS = [
