@@ -213,9 +213,12 @@ def section(run: ReplayRun, log: RequestLog, speed: float) -> dict[str, Any]:
     passed = bool(limits) and all(x == "held" for x in verdicts[chosen].values()) and chosen not in run.lost
     asked = "the comparator's own quantiles, since no SLA is set" if relative else "the SLA"
     why = f"{chosen} against {asked}: {tell(verdicts[chosen])}"
+    if relative and "p99" not in limits:  # without it a replay would say nothing of the tail
+        passed = False
+        why += f"; no p99 to hold it to: {variants['comparator']['p99'].reason}"
     if chosen == "comparator":
         why += f" (there is no fixed variant to replay: {run.no_fix})"
-    if any("not known" in v for v in verdicts[chosen].values()):
+    if any("not known" in v for v in verdicts[chosen].values()) or ("p99" not in limits and relative):
         why += f"; {len(used.arrivals)} of {len(log.arrivals)} requests fit into the time: raise the budget or [replay] speed"
     gone = "".join(f"; {n} was lost: {m}" for n, m in run.lost.items())
     return {
