@@ -55,22 +55,26 @@ def _row_imbalance(case: Case, variant: str) -> Suspicion | None:
     threads = _threads(case, variant)
     if threads < 2:
         return None
-    bad: list[tuple[str, float]] = []
+    bad: list[tuple[str, float, int]] = []
     for t in case.sparse_tensors(variant):
-        shares = t.get("static_share") or {}
-        share = shares.get(str(threads)) or (shares.get("2") if threads < 4 else shares.get("4"))
-        if share is not None and t["layout"] in ("csr", "csc") and share * threads > 1.25:
-            bad.append((str(t["name"]), float(share)))
-    rows = [r for r in case.products(variant) if r["weight"]["name"] in {n for n, _ in bad}
+        shares = {
+            int(parts): float(share) for parts, share in (t.get("static_share") or {}).items() if int(parts) <= threads
+        }
+        if not shares or t["layout"] not in ("csr", "csc"):
+            continue
+        parts = max(shares)  # the finest split that was looked at and is no finer than the threads'
+        if shares[parts] * parts > 1.25:
+            bad.append((str(t["name"]), shares[parts], parts))
+    rows = [r for r in case.products(variant) if r["weight"]["name"] in {n for n, *_ in bad}
             and r["path"] in ("sparse-csr", "sparse-csr-rhs")]  # fmt: skip
     if not rows:
         return None
-    name, worst = max(bad, key=lambda x: x[1])
-    ms = total_ms(case, rows, variant) * (1 - 1 / (worst * threads))
+    name, worst, parts = max(bad, key=lambda x: x[1] * x[2])
+    ms = total_ms(case, rows, variant) * (1 - 1 / (worst * parts))
     return Suspicion(
-        summary=f"one of {threads} threads holds {100 * worst:.0f} % of the non-zeros of {name} under a static split",
+        summary=f"one of {parts} equal ranges of rows holds {100 * worst:.0f} % of the non-zeros of {name}, on {threads} threads",
         where=places(rows),
-        figure=count(worst, f"largest share of non-zeros, 1/T = {1 / threads:.3g}"),
+        figure=count(worst, f"largest share of non-zeros, 1/T = {1 / parts:.3g}"),
         passes=(("inventory", variant), ("census", variant)),
         ms=ms,
         share=case.share_of_step(ms, variant),
@@ -107,10 +111,11 @@ _BARRIER = 0.15  # of samples: below this, spinning cannot be what is wrong
 
 def _parallel_overhead(case: Case, variant: str) -> Suspicion | None:
     threads = _threads(case, variant)
-    table = case.native.get(variant) or case.native.get("failing")
-    if threads < 2 or table is None or _oversubscription(case, variant) is not None:
+    if threads < 2 or _oversubscription(case, variant) is not None:
         return None
-    spin = next((p.share.value or 0.0 for p in table.paths if p.path == "barrier"), 0.0)
+    spin = _spin(case, variant)
+    if spin is None:
+        return _more_threads(case, variant, threads)
     if spin < _BARRIER:
         return None
     ms = case.op_ms(variant) * spin
@@ -121,6 +126,27 @@ def _parallel_overhead(case: Case, variant: str) -> Suspicion | None:
         passes=(("native", variant), ("lock", variant)),
         ms=ms,
         share=spin,
+    )
+
+
+def _spin(case: Case, variant: str) -> float | None:
+    """Share of samples at barriers, or None where no sampler saw all threads."""
+    table = case.native.get(variant) or case.native.get("failing")
+    if table is None or not any(s.name == "perf" and s.samples for s in table.samplers):
+        return None
+    return next((p.share.value or 0.0 for p in table.paths if p.path == "barrier"), 0.0)
+
+
+def _more_threads(case: Case, variant: str, threads: int) -> Suspicion | None:
+    """Barriers could not be seen. More threads than the other variant has is a reason to try one, and proves nothing."""
+    other = _threads(case, "comparator" if variant == "failing" else "failing")
+    if threads <= other:
+        return None
+    return Suspicion(
+        summary=f"{threads} threads where the other variant has {other}; no sampler could see the barriers",
+        where=(Place(module="threads"),),
+        figure=count(threads, "threads"),
+        passes=(("lock", "failing"), ("lock", "comparator")),
     )
 
 
