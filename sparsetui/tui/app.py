@@ -108,7 +108,7 @@ def run(
     crashed = True
     try:
         app.run(mouse=mouse)
-        crashed = app.return_code not in (0, None) and not app._ending
+        crashed = app.return_code not in (0, None) and not app.ending
     finally:
         app.watches.close()
         app.desk.close()  # also after a crash of our own: the session is saved and no worker outlives the app

@@ -88,6 +88,8 @@ def strips(state: SessionState, live: Live, width: int, unicode: bool) -> list[T
     name_width = max(len(_ARMS.get(a, a)) for a in arms)
     texts = {a: _percentiles(state, live, a) for a in arms}
     room = max(0, min(40, width - name_width - 3 - max(len(t) for t in texts.values())))
+    if not live.latency_ms:
+        room = 0  # a session that was opened again: its percentiles are known, its strips were never kept
     lines = []
     for arm in arms[:4]:
         style = COMPARATOR if arm == "comparator" else FAILING
@@ -124,11 +126,7 @@ def _ratio_line(state: SessionState, live: Live) -> Text:
     floor = live.floor or metric(state.metrics, "latency_ms", "noise_floor")
     if floor.value is not None:
         size = abs(floor.value)
-        said = (
-            f"±{100 * size:.1f} %"
-            if size < 1
-            else f"up to ×{1 + size:.1f}: processes of the same code differ that much"
-        )
+        said = f"±{100 * size:.1f} %" if size < 1 else f"up to ×{1 + size:.1f} between equal processes"
         line.append(f"noise floor {said}", style=DIM)
     return line
 

@@ -80,7 +80,7 @@ class SparseApp(App[int]):
         self._paint_due = False
         self._summaries: list[Any] | None = None
         self._drills: list[Any] | None = None
-        self._ending = False
+        self.ending = False
         self.on_ending: Callable[[], None] = lambda: None  # called once when the end begins
         self.ended_by: int | None = None  # the signal that ended the app
         self.interrupted = False
@@ -428,9 +428,9 @@ class SparseApp(App[int]):
 
     def _end(self) -> None:
         """Close the runner off the event loop, then leave; a run that will not end is left behind after a while."""
-        if self._ending:
+        if self.ending:
             return
-        self._ending = True
+        self.ending = True
         self.on_ending()
         if self.desk.runner is None and not self.desk.busy and self.watches.now is None:
             self.exit(0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from conftest import Opener, run
 
@@ -101,7 +103,21 @@ def test_quit_asks_only_when_a_run_is_live(desktop: Opener) -> None:
             assert "cancelled" in d.note
             await d.pilot.press("q")
             await d.pilot.pause(0.2)
-            assert d.app._ending
+            assert d.app.ending
+
+    run(body())
+
+
+def test_keys_typed_behind_the_one_that_quits_do_nothing(desktop: Opener) -> None:
+    async def body() -> None:
+        async with desktop() as d:
+            await d.press("enter", "enter")
+            close = d.app.desk.close
+            d.app.desk.close = lambda: (time.sleep(0.3), close())
+            for key in "qov":
+                await d.pilot.press(key)
+            await d.until(lambda: d.app.ending)
+            assert len(d.app.screen_stack) <= 2, "no screen was opened on the way out"
 
     run(body())
 

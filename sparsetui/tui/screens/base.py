@@ -252,6 +252,8 @@ class Sheet(Screen[None], inherit_bindings=False):
         return why
 
     def action_act(self, id: str, *arguments: str) -> None:
+        if self.app.ending:  # keys typed behind the one that quit
+            return
         action = BY_ID[id]
         why = self.refusal(action)
         if why is not None:

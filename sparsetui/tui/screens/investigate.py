@@ -41,6 +41,7 @@ class Investigate(CaseSheet):
         self.stage = "ingress"
         self.pane = "findings"
         self.paused = False
+        self._shown: tuple[object, ...] = (None,)
 
     def body(self) -> Iterable[Widget]:
         with Container(id="case"):
@@ -81,7 +82,8 @@ class Investigate(CaseSheet):
         )
 
     def show(self) -> None:
-        state, live, unicode = self.desk.state, self.desk.live, self.app.unicode
+        state, live = self.desk.state, self.desk.live
+        self._shown = (state, live.running, live.stage, live.phase)
         flow = self.query_one("#flow", Flow)
         draw = panels.flow_rail(state, live, self.stage, flow.has_focus) if self.wide else None
         flow.set_lines(draw or [panels.flow_line(state, live, self.stage, flow.has_focus)])
@@ -93,21 +95,25 @@ class Investigate(CaseSheet):
         guide.set_lines(panels.guide(state, stage, self.step_line(), width, rows=rows))
         ops = self.query_one("#ops", Table)
         if not self.paused:
-            ops.set_rows(panels.op_rows(state.ops, self.wide))
+            ops.set_rows(panels.op_rows(state.ops, self.size.width >= 132))
         ops.set_title("ops" + ("  paused, p goes on" if self.paused else ""))
         findings = self.query_one("#findings", Table)
         findings.empty = self._introduction() if not state.evidence else "none yet"
         findings.set_rows(panels.finding_rows(state.findings, self.wide, undecided=open_question(state)))
         outcome = self.query_one("#outcome", Panel)
         outcome.set_lines(panels.outcome(state, max(20, outcome.content_size.width)) if outcome.display else [])
-        live_panel = self.query_one("#live", Panel)
-        size = live_panel.content_size
-        live_panel.set_lines(live_lines(state, live, max(20, size.width), max(4, size.height), unicode))
+        self._show_live()
         evidence = self.query_one("#evidence", Table)
         evidence.set_rows(panels.evidence_rows(state.evidence))
         if self.pane not in self.panes():
             self.pane = "findings"
         self._draw_tabs()
+
+    def _show_live(self) -> None:
+        panel = self.query_one("#live", Panel)
+        size = panel.content_size
+        lines = live_lines(self.desk.state, self.desk.live, max(20, size.width), max(4, size.height), self.app.unicode)
+        panel.set_lines(lines)
 
     def _introduction(self) -> str:
         """What this is about and how to begin, where no pass has been run yet."""
@@ -190,8 +196,14 @@ class Investigate(CaseSheet):
             self.pane = "outcome"
 
     def heard(self) -> None:
-        """A run goes on: follow it to its stage."""
+        """A run goes on: follow it to its stage. Between two events only strips and progress can have changed."""
         live = self.desk.live
+        state, *was = self._shown
+        if state is self.desk.state and was == [live.running, live.stage, live.phase]:
+            self._show_live()
+            self.draw_bar()
+            self.draw_note()
+            return
         if live.running and self.focused is self.query_one("#flow"):  # nobody looks at something else
             self.stage = live.stage if live.stage in STAGE else self.stage
             self.pane = "live" if live.phase.startswith(_TIMED) else "evidence"
