@@ -11,9 +11,9 @@ def main() -> None:
 
         print(f"sparsetui {__version__}")
         return
-    from sparsetui.cli.app import app
+    from sparsetui.cli.entry import run
 
-    app()
+    sys.exit(run())
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sparsetui.cli.common import clean, fail, say, tui_options
+from sparsetui.cli.common import check_store, check_target, clean, fail, say, tui_options
 from sparsetui.tui.terminal import why_no_terminal
 
 if TYPE_CHECKING:
@@ -47,6 +47,9 @@ def attach(
         fail(f"--sampler {sampler}: accepted are auto, py-spy and perf")
     if gentle and sampler == "perf":
         fail("--gentle is py-spy's; perf never stops a process, so --sampler perf needs no --gentle")
+    check_store(sessions)
+    check_target("--json", json)
+    _check_session(session, sessions)
     in_app = not headless and json is None and why_no_terminal() is None
     if seconds is None and not in_app:
         seconds = 10.0
@@ -99,6 +102,18 @@ def attach(
         raise typer.Exit(INTERRUPTED)
     if not last.table.samplers or not last.table.paths:
         raise typer.Exit(CANNOT_ANSWER)
+
+
+def _check_session(session: str | None, sessions: Path | None) -> None:
+    """A session that is not there is told now, not once the watching is over."""
+    from sparsetui.session.errors import SessionError
+    from sparsetui.session.store import Store
+
+    if session is not None:
+        try:
+            Store(sessions, readonly=True).find(session)
+        except SessionError as e:
+            fail(e.message)
 
 
 def _in_app(

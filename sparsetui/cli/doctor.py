@@ -19,7 +19,7 @@ from typing import Annotated, Literal
 import msgspec
 import typer
 
-from sparsetui.cli.common import clean, fail, say
+from sparsetui.cli.common import check_store, clean, fail, say
 
 State = Literal["ok", "limited", "missing"]
 _MARK = {"ok": "+", "limited": "~", "missing": "-"}
@@ -43,6 +43,7 @@ def doctor(
 
     Always exits 0: a host that allows little is no error.
     """
+    check_store(sessions)
     say("trying what this host allows (some seconds, most of them torch's import)")
     checks = run(sessions)
     if json:

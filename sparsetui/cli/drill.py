@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from sparsetui.cli import headless
-from sparsetui.cli.common import fail, say
+from sparsetui.cli.common import check_store, check_target, fail, say
 from sparsetui.cli.investigate import (
     HeadlessOption,
     JsonOption,
@@ -57,12 +57,15 @@ def drill(
         for d in catalogue.all_drills():
             print(f"{d.name:<24} {d.mechanism or 'nothing wrong':<30} {d.title}")
         return
+    check_store(sessions)
+    check_target("--json", json)
+    check_target("--memo", memo)
+    book, seconds = find_playbook(playbook), budget or 60.0
     try:
         chosen = None if all_ else catalogue.get(name)
         catalogue.prepare(say)
     except DrillError as e:
         fail(e)
-    book, seconds = find_playbook(playbook), budget or 60.0
     if chosen is None:
         _all(catalogue.all_drills(), budget, json, memo, sessions, book)
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
@@ -60,6 +61,7 @@ def run(runner: Runner, *, json_to: str | None, memo_to: str | None) -> tuple[Re
     """The whole investigation; writes the memo into the session, and JSON and memo where asked. Exits 130 on a signal."""
     from sparsetui.report.jsonout import result_json
     from sparsetui.report.memo import render
+    from sparsetui.session.errors import SessionError
 
     with _signals(runner):
         try:
@@ -67,10 +69,18 @@ def run(runner: Runner, *, json_to: str | None, memo_to: str | None) -> tuple[Re
         except Cancelled:
             say(f"interrupted; the session is saved: {runner.state().id}")
             raise typer.Exit(INTERRUPTED) from None
+        except SessionError as e:  # a full disk, say: what was acknowledged is kept, and no answer can be
+            say(f"sparsetui: {e}")
+            raise typer.Exit(EXIT["cannot_answer"]) from None
         finally:
-            memo = render(runner.state())
-            path = runner.save_memo(memo)
-            runner.close()
+            try:
+                memo = render(runner.state())
+                path = runner.save_memo(memo)
+            except SessionError as e:
+                say(f"sparsetui: the memo is not saved: {e}")
+                path = Path(os.devnull)
+            finally:
+                runner.close()
     write(json_to, result_json(result))
     write(memo_to, memo.encode())
     return result, path

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sparsetui.cli.common import fail, say
+from sparsetui.cli.common import check_store, fail, say
 from sparsetui.evidence.records import Number, TimeTable, Unanswered, to_json
 
 # Which stage of the flow a kind of evidence speaks to.
@@ -34,6 +34,7 @@ def import_(
     from sparsetui.ingest.errors import IngestError
     from sparsetui.session.errors import SessionError
 
+    check_store(sessions)
     try:
         failing = [_inspect(f, quiet) for f in files]
         comparator = [_inspect(f, quiet) for f in against or []]
@@ -210,7 +211,11 @@ def _record(
 
     store = Store(sessions)
     name = Path(str(failing[0]["file"])).name.split(".")[0] or "import"
-    writer = store.writer(session) if session else store.create(name, f"import of {Path(str(failing[0]['file'])).name}")
+    writer = (
+        store.writer(session)
+        if session is not None
+        else store.create(name, f"import of {Path(str(failing[0]['file'])).name}")
+    )
     with writer:
         known: list[str] = []
         for variant, payloads in (("failing", failing), ("comparator", comparator)):

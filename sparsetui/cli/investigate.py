@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from sparsetui.cli import headless
-from sparsetui.cli.common import fail, say, tui_options
+from sparsetui.cli.common import check_store, check_target, fail, say, tui_options
 
 BudgetOption = Annotated[
     float, typer.Option("--budget", metavar="SECONDS", min=5, max=3600, help="live profiling time in all")
@@ -45,6 +45,9 @@ def investigate(
     except WorkloadError as e:
         fail(e)
     book = find_playbook(playbook)
+    check_store(sessions)
+    check_target("--json", json)
+    check_target("--memo", memo)
     if not (headless_ or json or memo):
         open_app(store=sessions, workload=spec, playbook=book, budget=budget, readonly=readonly)
     if readonly:

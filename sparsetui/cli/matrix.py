@@ -61,6 +61,8 @@ def release_runner(workload: Path, sessions: Path | None, session: str | None, b
 
     try:
         spec = load(workload)
+        if session is not None:
+            Store(sessions).find(session)
         return ReleaseRunner(spec, Store(sessions), budget_s=budget, session=session, listener=headless.Narrator(False))
     except (WorkloadError, SessionError) as e:
         fail(e)

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from sparsetui.cli.common import fail, say
+from sparsetui.cli.common import check_target, fail, say
 from sparsetui.session.state import SessionState
 
 
@@ -33,8 +33,7 @@ def memo(
     from sparsetui.session.files import write_whole
     from sparsetui.session.store import Store
 
-    if output is not None and output.is_dir():
-        fail(f"-o {output}: is a folder; name a file")
+    check_target("-o", output)
     try:
         state = Store(sessions).open(session).state()
         data = write_form(state, form, redact=redact)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sparsetui.cli.common import clean, fail, say
+from sparsetui.cli.common import check_target, clean, fail, say
 from sparsetui.evidence.records import Number, to_json
 from sparsetui.session.closure import gates
 from sparsetui.session.errors import SessionError
@@ -58,7 +58,8 @@ def list_(
         _write_json(found)
         return
     if not found:
-        say(f"no session{f' with {text!r}' if text else ''} in {store.root}")
+        asked = f" with '{clean(text, 80)}'" if text else ""
+        say(f"no session{asked} in {store.root}")
         return
     for line in _table([("session", "updated", "events", "verdict", "mechanism", "owner", "note"), *map(_row, found)]):
         print(line)
@@ -178,6 +179,7 @@ def export(
     sessions: RootOption = None,
 ) -> None:
     """Pack a session into one file; prints its path."""
+    check_target("-o", output)
     with _one_line():
         store = Store(sessions, readonly=True)
         path = store.find(session)

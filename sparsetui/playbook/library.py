@@ -53,7 +53,7 @@ def entries() -> list[Entry]:
 
 def find(name: str | Path) -> Playbook:
     """A playbook by id, by file name without ending, or by path. Raises :class:`PlaybookError`."""
-    path = Path(name).expanduser()
+    path = Path(os.path.expanduser(name))
     if path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
         return load(path)
     found = entries()
@@ -79,7 +79,7 @@ def expand(paths: Iterable[Path]) -> list[Path]:
     """Files as they are, folders as the playbooks in them. Raises :class:`PlaybookError` for an empty folder."""
     out: list[Path] = []
     for path in paths:
-        if path.is_dir():
+        if os.path.isdir(path):  # unlike Path's, quiet about a name that no file can have
             inside = files_in(path)
             if not inside:
                 raise PlaybookError(str(path), 0, "holds no .yaml or .yml file")

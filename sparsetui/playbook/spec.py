@@ -7,6 +7,7 @@ ever evaluated as code. Anchors and aliases are refused: a small file could grow
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
@@ -114,6 +115,9 @@ class Playbook(msgspec.Struct, frozen=True):
 def load(path: Path) -> Playbook:
     """The playbook in ``path``; raises :class:`PlaybookError` for a file that cannot be read or holds a mistake."""
     try:
+        if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
+            # a pipe would be waited for, and a device has no end
+            raise PlaybookError(str(path), 0, "is not a plain file; a playbook is a YAML text file")
         with path.open("rb") as f:
             raw = f.read(MAX_BYTES + 1)
     except OSError as e:

@@ -118,11 +118,12 @@ class Store:
                 return Path(os.path.expanduser(ref)).resolve()
             raise NotFoundError(f"{ref[:200]}: not a session's folder (it holds no {HEADER})")
         names = [p.name for p in _folders(self.root)]
+        part = any(c.isalnum() for c in ref)  # a mere dash is in every name, and names nothing
         for matches in (
             [n for n in names if n == ref],
-            [n for n in names if ref and n.startswith(ref)],
-            [n for n in names if ref and n.endswith(ref)],
-            [n for n in names if ref and ref in n],
+            [n for n in names if part and n.startswith(ref)],
+            [n for n in names if part and n.endswith(ref)],
+            [n for n in names if part and ref in n],
         ):
             if len(matches) == 1:
                 return (self.root / matches[0]).resolve()
