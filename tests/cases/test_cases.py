@@ -157,7 +157,7 @@ def test_outputs_agree_where_the_workload_says_so(case: Any, stepped: dict[str, 
 def test_declared_sparsity_is_missed_only_where_that_is_the_fault(case: Any, stepped: dict[str, Any]) -> None:
     declared = load(case.workload).declared
     tensors = stepped[case.name]["failing"].get("tensors")
-    if not tensors or declared.sparsity is None:
+    if not tensors or declared.sparsity is None or case.id == "C20":  # there it is the declared names that are wrong
         return
     if case.id == "R02":
         tensors = {n: t for n, t in tensors.items() if n.endswith("_mask")}  # the hooks keep the zeros in the mask

@@ -158,7 +158,7 @@ LARGE = op("add", "pointwise", operand(shape=(512, 512)), out=operand(shape=(512
 SAME_ZEROS = {"failing": held(tensor("strided", 0.9)), "comparator": held(tensor("strided", 0.9))}
 OTHER_ZEROS = {"failing": held(tensor("strided", 0.9)), "comparator": held(tensor("strided", 0.5))}
 PRUNED = Declared(sparsity=0.9, targets=("layer",))
-LAYER = {"name": "layer.weight"}
+LAYER: dict[str, Any] = {"name": "layer.weight"}
 
 
 class Sample(NamedTuple):

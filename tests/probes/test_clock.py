@@ -1,0 +1,76 @@
+"""What the clock and its neighbours take for the first call, for growth, for a repeat and for a roof."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+
+def test_the_first_call_is_timed_although_another_pass_made_it(replica: Any) -> None:
+    calls = []
+
+    def step(x: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 1:
+            time.sleep(0.05)
+        return x + 1
+
+    r = replica(step)
+    r.ask("lock")  # steps once, before anybody settles
+    settled = r.ask("settle", seconds=0.2)
+    assert settled["cold_ms"] >= 50
+    assert settled["step_ms"] < settled["cold_ms"]
+
+
+def test_what_is_kept_shows_as_bytes_in_use(replica: Any) -> None:
+    kept: list[Any] = []
+    spare = [torch.zeros(4096) for _ in range(400)]  # room on the heap, so that resident memory need not grow
+    del spare
+
+    def leaks(x: Any) -> Any:
+        kept.append(torch.zeros(4096))
+        return x + 1
+
+    grown = replica(leaks).ask("growth", steps=40)
+    level = replica(lambda x: x + torch.zeros(4096).sum()).ask("growth", steps=40)
+    if not grown["heap"]:
+        pytest.skip("this C library does not tell how much is in use")
+    assert grown["heap"][-1] - grown["heap"][0] >= 35 * 4096 * 4
+    assert level["heap"][-1] - level["heap"][8] < 4096 * 4
+
+
+def test_gradients_that_add_up_show_in_their_nonzeros(replica: Any) -> None:
+    table = torch.nn.Embedding(500, 4, sparse=True)
+
+    def train(x: Any) -> Any:
+        with torch.enable_grad():
+            table(torch.randint(0, 500, (8,))).sum().backward()
+        return x
+
+    nnz = replica(train).ask("growth", steps=20)["grad_nnz"]
+    assert nnz[-1] - nnz[0] >= 10 * 8
+
+
+def test_the_same_nan_is_the_same_answer(replica: Any) -> None:
+    out = replica(lambda x: (x - x) / 0).ask("outputs", count=2)
+    assert not out["finite"]
+    assert out["repeats"]
+    moving = iter(range(10**6))
+    assert not replica(lambda x: (x - x) / 0 if next(moving) % 2 else x).ask("outputs", count=1)["repeats"]
+    assert not replica(lambda x: x + next(moving)).ask("outputs", count=1)["repeats"]
+
+
+def test_a_roof_is_not_made_of_page_faults(replica: Any) -> None:
+    """The stream figure is a copy between vectors that are there: a copy into a fresh one may not reach it."""
+    import resource
+
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    r = replica(lambda x: x)
+    roofs = r.ask("roofs", seconds=0.2)
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+    assert roofs["stream_gbs"] > 0
+    assert faults < 3 * (64 << 20) // resource.getpagesize()  # the two vectors once, not one more on each copy
