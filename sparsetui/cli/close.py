@@ -32,7 +32,9 @@ def close(
     log: Annotated[
         Path | None, typer.Option("--log", metavar="FILE", help="replay this log instead of the workload's")
     ] = None,
-    speed: Annotated[float, typer.Option("--speed", min=0.001, max=1000, help="how many times as fast --log is played")] = 1.0,
+    speed: Annotated[
+        float, typer.Option("--speed", min=0.001, max=1000, help="how many times as fast --log is played")
+    ] = 1.0,
     rehearse: Annotated[bool, typer.Option("--rehearse", help="rehearse the way back")] = False,
     owner: Annotated[list[str] | None, typer.Option("--owner", metavar="ROLE=WHO", help="who owns a role")] = None,
     owners_file: Annotated[

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +12,7 @@ import typer
 from sparsetui.cli import headless
 from sparsetui.cli.common import check_store, check_target, clean, fail, say
 from sparsetui.cli.investigate import SessionsOption
+from sparsetui.runner.api import Update
 
 MatrixBudget = Annotated[
     float, typer.Option("--budget", metavar="SECONDS", min=5, max=3600, help="measuring time in all")
@@ -51,6 +53,26 @@ def matrix(
     raise typer.Exit(0 if body["rows"] else 3)
 
 
+class Progress:
+    """Says what is being measured and how long it will still take, when that changes and at most every two seconds."""
+
+    def __init__(self) -> None:
+        self._said, self._at = "", 0.0
+
+    def __call__(self, update: Update) -> None:
+        live, now = update.live, time.monotonic()
+        said = f"{live.phase}: {live.message}"
+        if (
+            not live.running
+            or said == self._said
+            or (now - self._at < 2 and said.partition(":")[0] == self._said.partition(":")[0])
+        ):
+            return
+        self._said, self._at = said, now
+        eta = f", {live.eta_s:.0f} s to go" if live.eta_s is not None else ""
+        say(f"[{live.spent_s:5.1f}/{live.budget_s:g} s] {said}{eta}")
+
+
 def release_runner(workload: Path, sessions: Path | None, session: str | None, budget: float) -> Any:
     """A :class:`ReleaseRunner` on a new or a saved session. Bad input is one line."""
     from sparsetui.release.runner import ReleaseRunner
@@ -63,46 +85,60 @@ def release_runner(workload: Path, sessions: Path | None, session: str | None, b
         spec = load(workload)
         if session is not None:
             Store(sessions).find(session)
-        return ReleaseRunner(spec, Store(sessions), budget_s=budget, session=session, listener=headless.Narrator(False))
+        return ReleaseRunner(spec, Store(sessions), budget_s=budget, session=session, listener=Progress())
     except (WorkloadError, SessionError) as e:
         fail(e)
 
 
+# column, its heading, whether its interval is shown; the narrow table has those that decide
 _COLUMNS = (
-    "name",
-    "kind",
-    "p50",
-    "p99",
-    "against_dense",
-    "throughput_at_SLA",
-    "energy",
-    "weight_bytes",
-    "quality_drift",
-    "SLA",
-    "risk",
+    ("name", "format", False),
+    ("p50", "p50 ms", True),
+    ("p99", "p99 ms", False),
+    ("against_dense", "× dense", True),
+    ("net_of_harness", "net", False),
+    ("throughput_at_SLA", "req/s at SLA", False),
+    ("energy", "J/request", False),
+    ("weight_bytes", "weight bytes", False),
+    ("quality_drift", "drift", False),
+    ("SLA", "SLA", False),
+    ("risk", "risk", False),
 )
+_NARROW = ("name", "p50", "against_dense", "weight_bytes", "quality_drift", "risk")
+_WIDE_FROM, _NO_TERMINAL = 140, 160
 
 
 def show(body: dict[str, Any], quiet: bool) -> None:
-    """The decisive columns as a table: on stdout, or on stderr where stdout carries data."""
+    """The decisive columns as a table: on stdout, or on stderr where stdout carries data. Intervals and reasons are in the memo."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    stream = sys.stderr if quiet else sys.stdout
+    console = Console(highlight=False, file=stream, width=None if stream.isatty() else _NO_TERMINAL)
+    narrow = console.width < _WIDE_FROM
+    console.print(Text(clean(body["summary"])))
+    table = Table(box=None, pad_edge=False)
+    columns = [c for c in _COLUMNS if not narrow or c[0] in _NARROW]
+    for _, heading, _ in columns:
+        table.add_column(heading, overflow="fold")
+    for row in body["rows"]:
+        table.add_row(*(Text(_cell(row.get(key), interval, key == "risk" and narrow)) for key, _, interval in columns))
+    if body["rows"]:
+        console.print(table)
+
+
+def _cell(value: Any, interval: bool, first_word: bool) -> str:
     from sparsetui.report.numbers import as_number, brief, figure
 
-    console = Console(stderr=quiet, highlight=False, file=sys.stderr if quiet else sys.stdout)
-    table = Table(title=Text(clean(body["summary"])), title_justify="left", box=None, pad_edge=False)
-    for column in _COLUMNS:
-        table.add_column(column.replace("_", " "), overflow="fold")
-    for row in body["rows"]:
-        cells = []
-        for column in _COLUMNS:
-            value = row.get(column)
-            if isinstance(value, dict):
-                n = as_number(value)
-                cells.append("unavailable" if n.value is None else figure(n, count=False))
-            else:
-                cells.append(brief(value) if isinstance(value, (int, float)) else clean(value or ""))
-        table.add_row(*(Text(c) for c in cells))
-    console.print(table)
+    if isinstance(value, dict):
+        n = as_number(value)
+        return (
+            "–"
+            if n.value is None
+            else figure(n, unit="", count=False, interval=interval, mark=n.quality == "estimated")
+        )
+    if isinstance(value, int | float):
+        return brief(value)
+    text = clean(value or "")
+    return text.partition(":")[0] if first_word else text

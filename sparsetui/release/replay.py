@@ -22,7 +22,7 @@ from sparsetui.runner.equipment import VARIANTS
 from sparsetui.runner.lab import Lab
 from sparsetui.worker.faults import WorkerFault
 from sparsetui.worker.handle import Replica
-from sparsetui.workload.spec import Replay
+from sparsetui.workload.spec import Replay, Workload
 
 _WINDOWS = 4
 _CHUNK = 40  # requests a block of the bootstrap
@@ -176,16 +176,21 @@ def grows(latency_ms: list[float], service_ms: float) -> bool | None:
     return last > 1.5 * first and last - first > 5 * service_ms
 
 
+def log_of(workload: Workload, given: Replay | None = None) -> tuple[Replay, RequestLog]:
+    """The log to replay, at its speed. Raises :class:`RequestLogError`."""
+    asked = given or workload.replay
+    if asked is None:
+        raise RequestLogError(f"{workload.path.name}: has no [replay] with a log; name one with --log")
+    return asked, read_log(asked.log).faster(asked.speed)
+
+
 def run_replay(lab: Lab, budget_s: float, given: Replay | None = None) -> dict[str, Any]:
     """Replay the workload's log, or a ``given`` one, within about ``budget_s`` seconds; leaves an evidence and the section
     ``replay``.
 
     Raises :class:`RequestLogError` where the log cannot be read, ``Cancelled`` where the run was.
     """
-    asked = given or lab.workload.replay
-    if asked is None:
-        raise RequestLogError(f"{lab.workload.path.name}: has no [replay] with a log; name one with --log")
-    log = read_log(asked.log).faster(asked.speed)
+    asked, log = log_of(lab.workload, given)
     run = ReplayRun(lab, budget_s)
     run.run(log)
     body: dict[str, Any] = msgspec.to_builtins(section(run, log, asked.speed))

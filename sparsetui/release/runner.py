@@ -10,7 +10,7 @@ from sparsetui.evidence.records import Gate
 from sparsetui.release import closing
 from sparsetui.release.lens import run_lens
 from sparsetui.release.matrix import run_matrix
-from sparsetui.release.replay import run_replay
+from sparsetui.release.replay import log_of, run_replay
 from sparsetui.release.rollback import run_rehearsal
 from sparsetui.runner.equipment import VARIANTS
 from sparsetui.runner.investigation import Investigation
@@ -39,6 +39,7 @@ class ReleaseRunner(Investigation):
     def run_replay(self, budget_s: float | None = None, given: Replay | None = None) -> Section:
         """Replay of the workload's request log, or of a ``given`` one. Raises
         :class:`sparsetui.release.requests.RequestLogError`."""
+        log_of(self.workload, given)  # what cannot be read is said before anything is started
         return self._section("replay", {"passed": False}, lambda lab, s: run_replay(lab, s, given), budget_s)
 
     def run_rehearsal(self, budget_s: float | None = None) -> Section:

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from sparsetui.cli.app import app
 from sparsetui.release.runner import ReleaseRunner
 from sparsetui.runner.investigation import Investigation
 from sparsetui.session.store import Store
@@ -159,11 +161,27 @@ def test_closing_needs_every_gate_and_says_which_are_open(store: Store, session:
         (["--owners-file", "/nowhere/OWNERS"], "/nowhere/OWNERS"),
     ],
 )
-def test_what_cannot_be_recorded_is_one_line_and_exit_2(store: Store, session: str, args: list[str], said: str) -> None:
-    got = _run("close", session, *args, "--sessions", str(store.root))
-    assert got.returncode == 2
+def test_what_cannot_be_recorded_is_one_line_and_exit_2(tmp_path: Path, args: list[str], said: str) -> None:
+    with Store(tmp_path).create("bare") as writer:
+        bare = writer.id
+    got = CliRunner().invoke(app, ["close", bare, *args, "--sessions", str(tmp_path)])
+    assert got.exit_code == 2
     assert said in got.stderr
     assert len(got.stderr.strip().splitlines()) == 1
+
+
+def test_a_run_needs_the_workload_and_a_replay_needs_a_log(tmp_path: Path) -> None:
+    with Store(tmp_path).create("bare") as writer:
+        bare = writer.id
+    got = CliRunner().invoke(app, ["close", bare, "--matrix", "--sessions", str(tmp_path)])
+    assert got.exit_code == 2
+    assert "name it with --workload" in got.stderr
+    plain = tmp_path / "plain.toml"
+    plain.write_text('[failing]\nentry = "stalls.py:steady"\n[inputs]\nshape = [2]\n')
+    (tmp_path / "stalls.py").write_text((CASES / "stalls.py").read_text())
+    got = CliRunner().invoke(app, ["close", bare, "--replay", "--workload", str(plain), "--sessions", str(tmp_path)])
+    assert got.exit_code == 2
+    assert "plain.toml: has no [replay] with a log; name one with --log" in got.stderr
 
 
 def test_matrix_on_the_command_line_gives_json_on_stdout(tmp_path: Path) -> None:
