@@ -28,7 +28,7 @@ from sparsetui.evidence.records import (
     unavailable,
 )
 
-LEAST_SHARE = 0.05  # an intervention that closes less of the gap than this is noted, not blamed
+LEAST_SHARE = 0.03  # an intervention that closes less of the gap than this is noted, not blamed
 _FLOOR_CAP = 0.02  # a rough floor between processes does not hide what is plain inside one
 _UNTRIED_SHARE = 0.10  # of the step: what an untried mechanism must hold before two passes may blame it
 

@@ -14,10 +14,10 @@ import time
 from typing import Any, Callable, Dict, Hashable, List, Optional, Tuple
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import identity, optable, tensors, walk
 from .context import Context
+from .mode import Mode
 from .step import stepper
 from .tracker import Constant, Tracker
 
@@ -74,11 +74,11 @@ class Owners:
         return ""
 
 
-class CensusMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class CensusMode(Mode):  # type: ignore[no-untyped-call]
     """Counts and times every op below autograd."""
 
     def __init__(self, owners: Owners, tracker: Tracker) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.owners, self.tracker = owners, tracker
         self.rows: Dict[Tuple[Any, ...], Dict[str, Any]] = {}
         self.calls = 0

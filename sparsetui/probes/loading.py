@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, Dict, List, Set
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import optable, tensors, walk
+from .mode import Mode
 
 
 class Watch:
@@ -55,9 +55,9 @@ class Watch:
         return {"loads": [r for r in self.loads if r["missing"] or r["unexpected"]], "made_dense": names}
 
 
-class _Densify(TorchDispatchMode):
+class _Densify(Mode):  # type: ignore[no-untyped-call]
     def __init__(self, watch: Watch) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._watch = watch
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -1,4 +1,8 @@
-"""The profile pass: ``torch.profiler`` sees the ops nested inside a kernel call, which a dispatch mode cannot."""
+"""The profile pass: the profiler sees the ops nested inside a kernel call, which a dispatch mode cannot.
+
+It drives the engine under ``torch.profiler`` (``torch.autograd.profiler`` over Kineto) itself: the wrapper adds schedules and
+exporters that are not wanted here, and imports all of ``torch._inductor`` when it starts.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +24,13 @@ def profile(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:
 
     Rows: op, calls, self and total ms, and for nested ops the op they were called from.
     """
-    from torch.profiler import ProfilerActivity, record_function
-    from torch.profiler import profile as torch_profile
+    from torch.autograd.profiler import profile as kineto
+    from torch.autograd.profiler import record_function
 
     run = stepper(ctx)
     # an event costs torch some 0.15 ms to sort out, and an op is five events or so
     per_step = 5 * int(ctx.state.get("calls_per_step", 0))
     steps = max(2, min(int(args.get("steps", 6)), _MOST_EVENTS // max(1, per_step)))
-    acts = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])
     with run.mode():
         times = []
         for i in range(steps):
@@ -36,17 +39,28 @@ def profile(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:
             times.append((time.perf_counter() - t0) * 1e3)
         plain = sorted(times)[steps // 2]
         op_us = _op_cost_us()
-        with torch_profile(activities=acts, record_shapes=True, profile_memory=bool(args.get("memory", True))) as prof:
+        with kineto(use_kineto=True, record_shapes=True, profile_memory=bool(args.get("memory", True)), **_device()) as prof:
             for i in range(steps):
                 with record_function(_MARK):
                     run(i)
     return dict(
-        summarise(list(prof.events()), steps),
+        summarise(list(prof.function_events or ()), steps),
         observer={"plain_ms": plain},
         best_ms=min(times),
         op_us=op_us,
         grad=run.grad,
     )
+
+
+def _device() -> Dict[str, Any]:
+    """The flag that adds the accelerator's kernels; its name changed with torch 2.4."""
+    if not torch.cuda.is_available():
+        return {}
+    import inspect
+
+    from torch.autograd.profiler import profile as kineto
+
+    return {"use_device": "cuda"} if "use_device" in inspect.signature(kineto.__init__).parameters else {"use_cuda": True}
 
 
 def _op_cost_us() -> float:

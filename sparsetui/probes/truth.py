@@ -6,11 +6,11 @@ import time
 from typing import Any, Dict, List, Optional
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import optable, tensors
 from .census import Owners
 from .context import Context
+from .mode import Mode
 from .outputs import TOLERANCE, relative_error
 from .step import seeded, stepper
 
@@ -19,11 +19,11 @@ _LARGEST = 1 << 26  # entries of a sparse operand that may still be made dense
 _MASKING = {"where", "masked_fill", "masked_fill_", "triu", "tril", "triu_", "tril_"}
 
 
-class _Truth(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Truth(Mode):  # type: ignore[no-untyped-call]
     """Re-runs ops that touch sparse tensors on dense copies, and looks at every floating output for NaN and Inf."""
 
     def __init__(self, owners: Owners, deadline: float) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.owners, self.deadline = owners, deadline
         self.checked = 0
         self.wrong: List[Dict[str, Any]] = []

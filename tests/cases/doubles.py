@@ -93,6 +93,10 @@ def inputs():
     return batches(12, 640)
 
 
+def wide_inputs():
+    return batches(48, 640)
+
+
 def few_inputs():
     return batches(2, 640)
 

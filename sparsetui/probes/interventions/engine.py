@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional, Set, Tuple
 
-from torch.utils._python_dispatch import TorchDispatchMode
-
 from .. import identity, optable
 from ..context import Context
+from ..mode import Mode
 
 # (func, args, kwargs, active) -> the op's result; NotImplemented leaves the op alone
 Handler = Callable[[Any, Any, Dict[str, Any], bool], Any]
@@ -70,9 +69,9 @@ class Rewrites(Prepared):
             yield self
 
 
-class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Mode(Mode):  # type: ignore[no-untyped-call]
     def __init__(self, rewrites: Rewrites, active: bool) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._rewrites, self._handler, self._active = rewrites, rewrites.handler, active
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
