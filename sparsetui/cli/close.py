@@ -119,7 +119,7 @@ def _book(
     try:
         if recorded and runner.workload.sha256 != recorded.get("sha256"):
             say("the workload file has changed since the investigation; what is measured now is of the new one")
-        with headless._signals(runner):
+        with headless.signals(runner):
             yield runner, runner.journal
     finally:
         runner.close()

@@ -43,7 +43,7 @@ class Narrator:
 
 
 @contextmanager
-def _signals(runner: Runner) -> Iterator[None]:
+def signals(runner: Runner) -> Iterator[None]:
     """SIGINT, SIGTERM and SIGHUP stop the run; what was measured is already on disk."""
 
     def stop(number: int, frame: Any) -> None:
@@ -63,7 +63,7 @@ def run(runner: Runner, *, json_to: str | None, memo_to: str | None) -> tuple[Re
     from sparsetui.report.memo import render
     from sparsetui.session.errors import SessionError
 
-    with _signals(runner):
+    with signals(runner):
         try:
             result = runner.run_all()
         except Cancelled:

@@ -36,7 +36,7 @@ def matrix(
     check_target("--json", json)
     check_target("--memo", memo)
     runner = release_runner(workload, sessions, session, budget)
-    with headless._signals(runner):
+    with headless.signals(runner):
         try:
             body = runner.run_matrix(budget)
         except Cancelled:

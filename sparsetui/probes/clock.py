@@ -7,9 +7,10 @@ import gc
 import os
 import resource
 import time
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from .context import Context
+from .energy import Meter, meter
 from .step import Stepper, stepper
 
 
@@ -60,30 +61,32 @@ def block(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:
     name = str(args.get("arm", "off"))
     with run.mode():
         if name == "off":
-            times, cond = _timed(run, start, count, warm, None)
+            times, cond = _timed(run, start, count, warm, None, meter(ctx))
         else:
             from .interventions import arm
 
             with arm(ctx, name) as live:
-                times, cond = _timed(run, start, count, warm, live.begin)
+                times, cond = _timed(run, start, count, warm, live.begin, meter(ctx))
     return {"times_ms": [round(t, 6) for t in times], "conditions": cond, "arm": name, "start": start}
 
 
-def _timed(run: Stepper, start: int, count: int, warm: int, begin: Optional[Callable[[], None]]) -> Any:
+def _timed(
+    run: Stepper, start: int, count: int, warm: int, begin: Optional[Callable[[], None]], energy: Meter
+) -> Tuple[List[float], Dict[str, Any]]:
     times: List[float] = []
     clock = time.perf_counter_ns
     for i in range(start - warm, start):
         if begin is not None:
             begin()
         run(i)
-    cond = Conditions()
+    cond, before = Conditions(), energy.read()
     for i in range(start, start + count):
         if begin is not None:
             begin()
         t0 = clock()
         run(i)
         times.append((clock() - t0) / 1e6)
-    return times, cond.since()
+    return times, dict(cond.since(), joules=energy.since(before))
 
 
 def arms(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 import sparsetui
+from sparsetui.diagnosis import energy
 from sparsetui.diagnosis import metrics as headline
 from sparsetui.diagnosis.case import Case, Trial
 from sparsetui.diagnosis.stats import ArmRound, Round
@@ -16,6 +17,7 @@ from sparsetui.evidence.records import Evidence, Lock, Result, TimeTable
 from sparsetui.flow import BY_ID
 from sparsetui.runner import trials
 from sparsetui.runner.api import Listener, Runner
+from sparsetui.runner.equipment import VARIANTS
 from sparsetui.runner.failed import judge_failed
 from sparsetui.runner.journal import Journal
 from sparsetui.runner.lab import Lab
@@ -127,6 +129,8 @@ class Investigation(Runner):
                 self.lab.clock.rounds = msgspec.convert(payload["rounds"], list[Round])
             elif e.probe == "native":
                 self.lab.natives[variant] = msgspec.convert(payload, TimeTable)
+            elif e.probe == "drift":
+                self.lab.payloads[("drift", "")] = payload
             elif e.probe == "intervention":
                 self._trial_from(payload, variant, e)
             else:
@@ -141,6 +145,7 @@ class Investigation(Runner):
         case = self.lab.case()
         judgement = self._judged(case)
         numbers = headline.metrics(case, self.lab.latency())
+        numbers["energy_j_per_request"] = self._energy()
         self.journal.append("metrics", numbers)
         for f in judgement.findings:
             self.journal.append("finding", f)
@@ -172,6 +177,15 @@ class Investigation(Runner):
             result = msgspec.structs.replace(result, gates=final)
             self.journal.append("result", result)
         return result
+
+    def _energy(self) -> dict[str, Any]:
+        """Joules a request of each variant: from counters where they could be read beside the blocks, else as the file says."""
+        blocks = {v: [b for r in self.lab.clock.rounds for b in getattr(r, v)] for v in VARIANTS}
+        watts = self.workload.energy.watts_per_core if self.workload.energy else None
+        got: dict[str, Any] = msgspec.to_builtins(
+            energy.by_variant(blocks, watts, ("no RAPL or NVML counter was readable",))
+        )
+        return got
 
     def _judged(self, case: Case) -> Judgement:
         faults = self.lab.faults or (self.lab.deaths if case.comparison is None else {})

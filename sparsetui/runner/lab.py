@@ -279,7 +279,10 @@ class Lab:
         both = [self.payloads.get(("outputs", v)) for v in VARIANTS]
         if both[0] and both[1]:
             drift, name = passes.output_drift(both[0], both[1])
-            self.payloads[("drift", "")] = {"number": msgspec.to_builtins(drift), "metric": name}
+            kept = {"number": msgspec.to_builtins(drift), "metric": name}
+            self.payloads[("drift", "")] = kept
+            self.journal.evidence("validation", "drift", kept, summary="outputs of failing against comparator",
+                                  figures={"drift": drift})  # fmt: skip
 
     def take_quality(self) -> None:
         q = self.workload.quality

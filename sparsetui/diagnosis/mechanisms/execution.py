@@ -181,7 +181,7 @@ MECHANISMS = [
         closes="no allocation of the dense size under backward",
     ),
     Mechanism(
-        id="execution.memory-growth", owner="PR", suspect=_memory_growth, needs=("growth",),
+        id="execution.memory-growth", owner="PR", suspect=_memory_growth, needs=("growth",), late=True,
         question="Does memory or gradient nnz grow with the steps?",
         fix="drop or coalesce gradients each step, and keep no reference to the graph",
         boundary="the training or serving loop",
