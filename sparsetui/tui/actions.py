@@ -45,6 +45,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("charts", ("V", "shift+v"), "charts", "distributions, budget, roofline, threads, in full size", "screens"),
     Action("attach", ("a",), "attach", "watch a running process from outside", "app", changes=True),
     Action("compare", ("c",), "compare", "the two marked sessions side by side", "app"),
+    Action("playbooks", ("P", "shift+p"), "playbooks", "read the playbooks, and choose the one to follow", "app"),
     Action("open_file", ("f",), "open file", "open a workload file", "app"),
     # what a list can do
     Action("assign", ("a",), "assign", "name the owner of this role", "closure", changes=True),

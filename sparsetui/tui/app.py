@@ -75,11 +75,11 @@ def run(
         if store is None:
             from sparsetui.session.store import Store, default_root
 
-            store = Store(default_root())
+            store = Store(default_root(), readonly)
         elif isinstance(store, (str, Path)):
             from sparsetui.session.store import Store
 
-            store = Store(Path(store))
+            store = Store(Path(store), readonly)
         if session is not None:
             store.open(session).state()
             start = {"session": session}

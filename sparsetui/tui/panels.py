@@ -77,10 +77,10 @@ def flow_line(state: SessionState, live: Live, here: str, focused: bool) -> Text
     return line
 
 
-def guide(state: SessionState, stage: Stage, step: Text, width: int, *, rows: int) -> list[Text]:
+def guide(state: SessionState, stage: Stage, step: Text, width: int, *, rows: int, asks: str = "") -> list[Text]:
     """Question, what is to be run, what was found, next step, in ``rows`` lines."""
     mark, found = found_line(state, stage.id)
-    says = _playbook_says(state, stage.id)
+    says = _playbook_says(state, stage.id) or clean(asks, 300)
     question = ink(stage.question, style=HEAD)
     runs = ink("runs  ", style=DIM) + ink(to_run(stage))
     if says:

@@ -56,6 +56,36 @@ def steady(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+PLAYBOOK = """\
+id: slower-after-pruning
+title: Slower after pruning
+question: regression
+symptoms: [p50 rose with the pruned release.]
+steps:
+  - id: lock
+    stage: ingress
+    ask: Did both variants run under one lock?
+    run: [lock]
+    owner: production reliability owner
+    otherwise:
+      end:
+        kind: cannot_answer
+        say: Nothing stands out.
+        owner: production reliability owner
+        settle: measure longer
+"""
+
+
+@pytest.fixture(autouse=True)
+def own_playbooks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """One playbook and a broken one, whatever this host has."""
+    folder = tmp_path / "playbooks"
+    folder.mkdir()
+    (folder / "slower.yaml").write_text(PLAYBOOK)
+    (folder / "torn.yaml").write_text("id: [")
+    monkeypatch.setattr("sparsetui.playbook.library.folders", lambda: [("user", Path("playbooks"))])
+
+
 class Desktop:
     """The app under a pilot, and what tests need of it."""
 

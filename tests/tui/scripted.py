@@ -344,8 +344,10 @@ class Made:
         self.options = options
         self.kind = ScriptedRunner
         self.runners: list[ScriptedRunner] = []
+        self.given: dict[str, Any] = {}
 
     def __call__(self, workload: Any, store: Any, **options: Any) -> ScriptedRunner:
+        self.given = options
         runner = self.kind(workload, store, **options, **self.options)
         self.runners.append(runner)
         return runner

@@ -111,6 +111,8 @@ def test_every_screen_looks_as_drawn(desktop: Opener, size: tuple[int, int]) -> 
             book.look("home")
             await d.press("space", "space", "c")
             book.look("compare")
+            await d.press("escape", "P")
+            book.look("playbooks")
             await d.press("escape", "a")
             book.look("processes")
             await d.press("enter")

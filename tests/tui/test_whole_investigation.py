@@ -119,3 +119,20 @@ def test_a_saved_session_is_read_and_gone_on_with(desktop: Opener) -> None:
             assert {e.probe for e in d.app.desk.state.evidence} >= {"lock", "census", "native"}
 
     run(body())
+
+
+def test_a_playbook_is_chosen_in_the_app_and_given_to_the_runner(desktop: Opener) -> None:
+    async def body() -> None:
+        async with desktop((120, 36)) as d:
+            await d.press("P", "enter")
+            chosen = d.app.desk.playbook
+            assert f"follows {chosen.id}" in d.note
+            await d.press("escape")
+            asked = next(s for s in chosen.steps if s.stage == "ingress")
+            assert asked.ask[:30] in d.text(), "the guide says what the playbook asks at this stage"
+            await d.press("enter", "enter")
+            assert d.made.given["playbook"] is chosen
+            await d.press("P", "enter")
+            assert "has begun" in d.note
+
+    run(body())

@@ -21,7 +21,7 @@ from sparsetui.tui.widgets.table import Column, Row, Table
 
 class Home(Sheet):
     TITLE_TEXT = "find the first failing mechanism, prove it, close with a way back"
-    FOOTER = ("enter", "attach", "open_file", "filter", "mark", "compare", "sort")
+    FOOTER = ("enter", "attach", "open_file", "mark", "compare", "filter", "playbooks", "sort")
 
     def body(self) -> Iterable[Widget]:
         with Container(id="home", classes="columns"):
@@ -121,6 +121,9 @@ class Home(Sheet):
         super().do_mark()
         if len(self.query_one("#sessions", Table).marked) == 2:
             self.note("two sessions are marked: c compares them")
+
+    def do_playbooks(self) -> None:
+        self.app.open("playbooks")
 
     def do_attach(self) -> None:
         self.app.open("processes")

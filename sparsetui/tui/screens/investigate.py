@@ -92,7 +92,7 @@ class Investigate(CaseSheet):
         guide.set_title(stage.title)
         size = guide.content_size
         width, rows = max(20, size.width), max(4, size.height)
-        guide.set_lines(panels.guide(state, stage, self.step_line(), width, rows=rows))
+        guide.set_lines(panels.guide(state, stage, self.step_line(), width, rows=rows, asks=self._asks()))
         ops = self.query_one("#ops", Table)
         if not self.paused:
             ops.set_rows(panels.op_rows(state.ops, self.size.width >= 132))
@@ -108,6 +108,11 @@ class Investigate(CaseSheet):
         if self.pane not in self.panes():
             self.pane = "findings"
         self._draw_tabs()
+
+    def _asks(self) -> str:
+        """What the chosen playbook asks at this stage, before its run has told what it found there."""
+        steps = getattr(self.desk.playbook, "steps", ())
+        return next((f"{s.ask} {', '.join(s.run)}" for s in steps if s.stage == self.stage), "")
 
     def _show_live(self) -> None:
         panel = self.query_one("#live", Panel)
@@ -321,6 +326,9 @@ class Investigate(CaseSheet):
         at = [s.id for s in STAGES].index(self.stage)
         to = {"up": at - 1, "down": at + 1, "top": 0, "page_up": 0}.get(where, len(STAGES) - 1)
         self.go_to(STAGES[max(0, min(to, len(STAGES) - 1))].id)
+
+    def do_playbooks(self) -> None:
+        self.app.open("playbooks")
 
     def do_close_case(self) -> None:
         self.app.close_case()
