@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from sparsetui.diagnosis.case import Case, Declared, Trial
 from sparsetui.diagnosis.catalogue import all_mechanisms
@@ -228,6 +229,10 @@ class Lab:
             self.payloads[("settle", v)] = p
 
     def step_ms(self, variant: str) -> float:
+        """What a step of the variant takes: from the clock's blocks once there are some, before that from the warm-up."""
+        blocks = [b for r in self.clock.rounds for b in (r.failing if variant == "failing" else r.comparator)]
+        if blocks:
+            return float(np.median([np.median(b.times_ms) for b in blocks]))
         return float(self.payloads.get(("settle", variant), {}).get("step_ms", 1.0))
 
     def few(self, seconds: float, variant: str = "failing", most: int = 12) -> int:
