@@ -9,13 +9,26 @@ from torch import nn
 # scheduling.thread-oversubscription: the same code, started with more threads than there are cores
 
 
+class Gates(nn.Module):
+    """A stack of gates; ``width`` decides over how many threads each elementwise op is split."""
+
+    def __init__(self, depth, width):
+        super().__init__()
+        self.scale = nn.Parameter(1 + 0.01 * noise(depth, width, seed=5), requires_grad=False)
+
+    def forward(self, x):
+        for scale in self.scale:
+            x = x + torch.sigmoid(x * scale) * 0.1
+        return x
+
+
 def crowded_module():
-    """A ranker whose products are sparse and whose activations are wide enough to be split over threads."""
-    return FeedForward(Csr(pruned(1024, 640, 0.9, seed=1)), Csr(pruned(640, 1024, 0.9, seed=2)))
+    """A sparse projection before gates so wide that each op is split over all six threads."""
+    return nn.Sequential(Csr(pruned(2560, 320, 0.9, seed=1)), Gates(10, 2560))
 
 
 def crowded_module_inputs():
-    return batches(192, 640)
+    return batches(80, 320)
 
 
 def crowded_closure():
@@ -35,21 +48,8 @@ def crowded_closure_inputs():
 # scheduling.parallel-overhead: dozens of regions that are just large enough to be split
 
 
-class Residual(nn.Module):
-    """A stack of small gates; each elementwise op is barely above the size at which it is split over threads."""
-
-    def __init__(self, depth=32, width=512):
-        super().__init__()
-        self.scale = nn.Parameter(1 + 0.01 * noise(depth, width, seed=5), requires_grad=False)
-
-    def forward(self, x):
-        for scale in self.scale:
-            x = x + torch.sigmoid(x * scale) * 0.1
-        return x
-
-
 def tiny_module():
-    return Residual()
+    return Gates(32, 512)
 
 
 def tiny_module_inputs():

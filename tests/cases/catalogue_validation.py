@@ -80,7 +80,7 @@ class _LogFeatures(nn.Module):
 
     def __init__(self, sparse):
         super().__init__()
-        weight = noise(64, 300, seed=4)
+        weight = pruned(64, 300, 0.85, seed=4)
         weight[:, ::5] = 0
         self.project = Csr(weight) if sparse else linear(weight)
 
