@@ -46,7 +46,7 @@ def _reader(fraction):
                 else weight * 0 + noise(*weight.shape, seed=3 + i)
             )
     cell.requires_grad_(False)
-    last = pruned(700, 160, fraction, seed=9) if fraction else noise(700, 160, seed=9)
+    last = pruned(96, 160, fraction, seed=9) if fraction else noise(96, 160, seed=9)
     project = csr(last) if fraction else None
 
     def step(x):

@@ -334,15 +334,16 @@ def tail_module_inputs():
     return batches(24, 480)
 
 
-def _flushing(every):
+def _flushing(write):
+    """A tally of answers, which is emptied after every 16th of them."""
     weight = csr(pruned(560, 560, 0.9, seed=17))
     seen = []
 
     def step(x):
         out = torch.relu((weight @ x.t()).t())
         seen.append(float(out[0, 0]))
-        if len(seen) >= every:
-            "".join(f"{value:.12f}" for value in seen * 200)
+        if len(seen) == 16:
+            write(seen)
             seen.clear()
         return out
 
@@ -350,12 +351,11 @@ def _flushing(every):
 
 
 def tail_closure_failing():
-    return _flushing(every=16)
+    return _flushing(lambda seen: "".join(f"{value:.12f}" for value in seen * 200))
 
 
 def tail_closure_comparator():
-    weight = csr(pruned(560, 560, 0.9, seed=17))
-    return lambda x: torch.relu((weight @ x.t()).t())
+    return _flushing(lambda seen: "".join(f"{value:.12f}" for value in seen))
 
 
 def tail_closure_inputs():

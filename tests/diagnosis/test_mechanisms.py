@@ -476,7 +476,7 @@ SAMPLES = [
     Sample(
         "scheduling.host-bound",
         lambda: seen(SMALL, profile={"failing": profile(best_ms=1.0)}),
-        lambda: seen(LARGE, profile={"failing": profile(best_ms=1.0)}),
+        lambda: seen(LARGE, dict(SMALL, calls=60, ns=180_000), profile={"failing": profile(best_ms=1.0)}),
         "the ops are large enough to outweigh their calls",
     ),
     Sample(
