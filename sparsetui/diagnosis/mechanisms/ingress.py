@@ -81,14 +81,15 @@ def _coverage_gap(case: Case, variant: str) -> Suspicion | None:
     if not weights or (want is None and not declared.targets):
         return None
     modules = {str(m) for m in case.inventory.get(variant, {}).get("modules", ())}
-    names = modules | {str(t["name"]) for t in case.tensors(variant)}
+    ran = {str(r["module"]) for r in case.rows(variant) if r.get("module")}  # what no walk finds may run all the same
+    names = modules | {str(t["name"]) for t in case.tensors(variant)} | ran
     nothing = [g for g in declared.targets if not any(_matches(g, n) or fnmatchcase(n, g) for n in names)]
     if nothing:
         return Suspicion(
             summary=f"declared targets that match nothing in the model: {', '.join(nothing[:4])}",
             where=tuple(Place(module=g) for g in nothing[:12]),
             figure=count(len(nothing), "targets that resolve to nothing"),
-            passes=(("inventory", variant),),
+            passes=(("inventory", variant), ("census", variant)),
             broken="a declared target does not exist",
         )
     if want is None:
