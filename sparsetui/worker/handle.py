@@ -26,6 +26,7 @@ from typing import Any
 
 import sparsetui
 from sparsetui.evidence.text import clean
+from sparsetui.worker import scratch
 from sparsetui.worker.faults import CallCancelled, Fault, WorkerFault, signal_name
 from sparsetui.worker.link import Link
 from sparsetui.worker.memory import default_ceiling
@@ -80,6 +81,7 @@ class Server:
         self.memory_bytes = launch.memory_bytes or 0
         self.versions: dict[str, Any] = {}  # python, executable, torch, numpy: what ready told
         self._on_command = on_command
+        self._unhold: Callable[[], Any] | None = None  # gives up the claim on the scratch folder, once
         self._link: Link | None = None
         self._finalizer: Callable[[], Any] | None = None
         self._replicas: weakref.WeakSet[Replica] = weakref.WeakSet()
@@ -98,6 +100,7 @@ class Server:
         python = self._interpreter()
         self.memory_bytes = self.launch.memory_bytes or default_ceiling()
         argv = [python, str(_BOOTSTRAP)]
+        self._claim(began)
         try:
             link = Link(argv, self.launch.environment(), str(self.launch.folder))
         except (OSError, ValueError) as why:
@@ -112,6 +115,16 @@ class Server:
             self.close(0.5)
             raise
         return self
+
+    def _claim(self, began: float) -> None:
+        """Hold the scratch folder, and remove those that killed owners left beside it."""
+        if not self.scratch.name.startswith(scratch.PREFIX):
+            return
+        try:
+            self._unhold = weakref.finalize(self, os.close, scratch.hold(self.scratch))
+        except OSError as why:
+            raise self._fault(f"the scratch folder {self.scratch} cannot be made: {why.strerror}", began) from None
+        scratch.sweep(self.scratch.parent)
 
     def _interpreter(self) -> str:
         wanted = self.launch.python
@@ -195,12 +208,12 @@ class Server:
         full: dict[str, Any] = {"folder": self.launch.folder, "threads": self.launch.threads, **spec}
         full["folder"] = os.fspath(full["folder"])
         replica = Replica(link, self.memory_bytes, str(spec.get("role") or self.launch.label))
-        scratch = self.scratch / f"replica-{link.process.pid}-{replica.token}"
+        own = self.scratch / f"replica-{link.process.pid}-{replica.token}"
         try:
-            scratch.mkdir(parents=True, exist_ok=True, mode=0o700)
+            own.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as why:
-            raise self._fault(f"the scratch folder {scratch} cannot be made: {why.strerror}", began) from None
-        replica.open(full, str(scratch), deadline_s)
+            raise self._fault(f"the scratch folder {own} cannot be made: {why.strerror}", began) from None
+        replica.open(full, str(own), deadline_s)
         self._replicas.add(replica)
         self._announce(["fork", str(full.get("entry", ""))], f"run {full.get('entry', '')} in a replica", replica.pid)
         return replica
@@ -222,6 +235,8 @@ class Server:
             replica.kill()
         if self._link is not None:
             self._link.shutdown(seconds)
+        if self._unhold is not None:
+            self._unhold()
 
     def __enter__(self) -> Server:
         return self if self._link is not None else self.start()

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
@@ -100,14 +99,15 @@ class PySpy:
         if missing:
             raise SamplerError(missing)
         self._stop.clear()
-        with tempfile.TemporaryDirectory(prefix="sparsetui-") as folder:
-            out = os.path.join(folder, "stacks.raw")
-            argv = self.argv(max(seconds, 1), out)
+        # a file in memory: nothing is left behind, however this process ends
+        with os.fdopen(os.memfd_create("stacks.raw"), "rb") as out:
+            argv = self.argv(max(seconds, 1), f"/proc/self/fd/{out.fileno()}")
             process = subprocess.Popen(
                 argv,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
+                pass_fds=(out.fileno(),),
                 start_new_session=True,
             )
             self._process = process
@@ -120,10 +120,8 @@ class PySpy:
             finally:
                 self._process = None
                 _end(process)
-            try:
-                text = Path(out).read_text("utf-8", "replace")
-            except OSError:
-                text = ""
+            out.seek(0)
+            text = out.read().decode("utf-8", "replace")
             # interrupted before it was ready, py-spy ends without a word and without a file: nothing was seen, that is all
             if not text.strip() and process.returncode and ("Error" in err or not self._stop.is_set()):
                 raise SamplerError(self._refused(err))

@@ -9,6 +9,7 @@ import gc
 import os
 import platform
 import select
+import shutil
 import signal
 import socket
 import sys
@@ -103,6 +104,7 @@ class _Server:
         self._decoder = wire.Decoder()
         self._fds: Deque[int] = deque()
         self._replicas: Dict[int, Any] = {}  # pid -> the token that the other end knows it by
+        self._scratch: List[str] = []
         self._threads_now = limits.threads_of_user()
         self._wake, poke = os.pipe()
         os.set_blocking(self._wake, False)
@@ -142,6 +144,7 @@ class _Server:
 
     def _spawn(self, message: Dict[str, Any]) -> None:
         fds = [self._fds.popleft() for _ in range(3)]
+        self._scratch.append(str(message["scratch"]))
         server = os.getpid()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -215,6 +218,22 @@ class _Server:
             os.waitpid(pid, 0)
         self._replicas.clear()
         self._sweep()
+        self._remove_scratch()
+
+    def _remove_scratch(self) -> None:
+        """Whoever made the scratch folder removes it, unless it was killed: then nobody else would. The last server to end
+        takes the empty folder away too."""
+        for folder in self._scratch:
+            shutil.rmtree(folder, ignore_errors=True)
+        for parent in {os.path.dirname(folder) for folder in self._scratch}:
+            if not os.path.basename(parent).startswith("sparsetui-"):
+                continue  # a place that somebody chose, not one that the tool made
+            try:
+                if os.listdir(parent) == [".lock"]:  # its owner's; see sparsetui/worker/scratch.py
+                    os.unlink(os.path.join(parent, ".lock"))
+                os.rmdir(parent)
+            except OSError:
+                pass  # the other variant's replicas are still in it, or it is gone
 
 
 def _kill_group(pid: int) -> None:
