@@ -145,7 +145,8 @@ def _tail_only(case: Case, variant: str) -> Suspicion | None:
     t, c = case.tails, case.comparison
     if variant != "failing" or t is None or c is None or not t.tail_slower or c.verdict == "slower":
         return None
-    name = "p99" if t.ratios.get("p99") is not None and t.ratios["p99"].value is not None else "p95"
+    # the quantile that stands out most clearly: its whole deciding interval lies furthest above level
+    name = max((q for q in t.strict_ci if q != "p50"), key=lambda q: t.strict_ci[q][0], default="p95")
     figure = t.ratios.get(name)
     return Suspicion(
         summary=f"p50 is fine, the tail is not: {t.reason}",
