@@ -205,7 +205,7 @@ def _unfused_mask(case: Case, variant: str) -> Suspicion | None:
         figure=count(ms, "ms a step"),
         passes=(("census", variant), ("attention", variant)) if gain is not None else (("census", variant),),
         ms=ms,
-        share=case.share_of_step(ms, variant),
+        share=min(1.0, case.share_of_step(ms, variant)),  # the twin was timed apart from the step
     )
 
 
