@@ -6,7 +6,8 @@ import torch
 from blocks import Csr, FeedForward, batches, csr, noise, pruned
 from torch import nn
 
-# scheduling.thread-oversubscription: the same code, started with more threads than there are cores
+# scheduling.thread-oversubscription: the same code, started with more threads than there are cores. Threads wait asleep on
+# both sides, as services on shared hosts have them: waiting awake, it is whoever else runs that decides what two threads cost.
 
 
 class Gates(nn.Module):
@@ -32,17 +33,18 @@ def crowded_module_inputs():
 
 
 def crowded_closure():
-    left, right = noise(320, 448, seed=3), csr(pruned(448, 448, 0.92, seed=4))
+    weight = csr(pruned(448, 448, 0.96, seed=3))
 
     def step(x):
-        hidden = torch.tanh(x @ left.t())
-        return torch.softmax(hidden, -1).sum(-1), (right @ x.t()).abs().amax(0)
+        for _ in range(24):
+            x = torch.sigmoid(weight @ x)
+        return x
 
-    return lambda x: torch.cat(step(x))
+    return step
 
 
 def crowded_closure_inputs():
-    return batches(256, 448)
+    return batches(448, 16)
 
 
 # scheduling.parallel-overhead: dozens of regions that are just large enough to be split
