@@ -36,5 +36,9 @@ accuracy: $(READY)
 screenshots: $(READY)
 	@$(BIN)/python -m bench.screenshots
 
+# The long form of every driver, with counts (within 15 minutes on two quiet cores); the tests run a short one.
+torture: $(READY)
+	@$(BIN)/python -m tests.torture
+
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

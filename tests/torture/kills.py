@@ -1,0 +1,162 @@
+"""Kill the tool, its workers, its fork servers and py-spy at random points, and look at what is left each time."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from tests.torture.rig import Rig, running, sound, workload
+
+WHOLE_S = 9.0  # how far into a run of 5 s of budget, on two quiet cores, a random point may lie
+OVER_S = 60.0  # on a busy host
+
+
+@dataclass
+class Tally:
+    """Points by kind, and each thing that was wrong."""
+
+    points: Counter[str] = field(default_factory=Counter)
+    ends: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+    left: int = 0  # scratch folders that the killed left, before the last run
+
+    def check(self, kind: str, problems: list[str]) -> None:
+        self.wrong += [f"{kind}: {p}" for p in problems]
+
+
+def tool(folder: Path, tmp: Path, sent: int, moment: float, tally: Tally, *, stop_first: bool = False) -> None:
+    """``sent`` to the tool ``moment`` seconds after its start."""
+    name = signal.Signals(sent).name
+    with running(Rig(folder, tmp)) as rig:
+        process = rig.start(workload(folder, "fine"))
+        with suppress(psutil.TimeoutExpired, Exception):
+            process.wait(moment)
+        if process.poll() is None:
+            if stop_first:
+                process.send_signal(signal.SIGSTOP)
+                time.sleep(0.3)
+                tally.points["tool SIGSTOP"] += 1
+                process.send_signal(signal.SIGCONT)
+                time.sleep(0.05)
+            process.send_signal(sent)
+            tally.points[f"tool {name}"] += 1
+        else:
+            tally.points["tool, already over"] += 1
+        code = rig.wait(OVER_S)
+        tally.ends[f"{name}: {code}"] += 1
+        problems = rig.gone()
+        if sent != signal.SIGKILL:
+            allowed = {130, -sent, 0, 1, 3}
+            problems += [] if code in allowed else [f"exit code {code}: {rig.err[-300:]}"]
+            if "Traceback" in rig.err or "a bug in" in rig.err:
+                problems.append(rig.err[-600:])
+        litter = rig.litter()
+        if code != -sent and litter:  # a signal that ends it at once leaves its folder to the next run
+            problems.append(f"left in TMPDIR: {litter[:5]}")
+        problems += sound(rig.sessions)
+        tally.check(f"tool {name} at {moment:.2f} s", problems)
+
+
+def part(folder: Path, tmp: Path, what: str, sent: int, dice: random.Random, tally: Tally, times: int = 2) -> None:
+    """``sent`` to a replica, a fork server or py-spy, ``times`` in one run; the tool itself must come to an end."""
+    name = f"{what} {signal.Signals(sent).name}"
+    finders: dict[str, Callable[[Rig], list[psutil.Process]]] = {
+        "replica": Rig.replicas,
+        "server": Rig.servers,
+        "py-spy": Rig.py_spies,
+    }
+    with running(Rig(folder, tmp)) as rig:
+        began = time.monotonic()
+        process = rig.start(workload(folder, "fine"), 6)
+        for _ in range(times):
+            found: list[psutil.Process] = []
+            while process.poll() is None and not found:
+                found = finders[what](rig)
+                time.sleep(0.01)
+            time.sleep(dice.random() * (0.3 if what == "py-spy" else 2.0))
+            found = finders[what](rig) or found
+            if not found:
+                break
+            with suppress(psutil.Error, ProcessLookupError):
+                os.kill(dice.choice(found).pid, sent)
+                tally.points[name] += 1
+                if sent == signal.SIGSTOP:
+                    time.sleep(0.4)
+                    for p in found:
+                        with suppress(psutil.Error):
+                            p.resume()
+        try:
+            code = rig.wait(OVER_S)
+        except Exception:
+            tally.check(name, [f"still running after {time.monotonic() - began:.0f} s"])
+            return
+        tally.ends[f"{name}: {code}"] += 1
+        problems = rig.gone() + sound(rig.sessions)
+        problems += [f"left in TMPDIR: {rig.litter()[:5]}"] if rig.litter() else []
+        if code not in (0, 1, 3):
+            problems.append(f"exit code {code}: {rig.err[-300:]}")
+        if "Traceback" in rig.err or "a bug in" in rig.err:
+            problems.append(rig.err[-600:])
+        tally.check(name, problems)
+
+
+def campaign(folder: Path, points: int, seed: int, say: Callable[[str], None] = lambda _: None) -> Tally:
+    """At least ``points`` kill points in two runs side by side, spread over all parts; half of them on the tool itself."""
+    with ThreadPoolExecutor(2) as pool:
+        halves = [pool.submit(lane, folder / f"lane-{i}", (points + 1) // 2, seed + i, say) for i in range(2)]
+    whole = Tally()
+    for half in halves:
+        tally = half.result()
+        whole.points += tally.points
+        whole.ends += tally.ends
+        whole.wrong += tally.wrong
+        whole.left += tally.left
+    return whole
+
+
+def lane(folder: Path, points: int, seed: int, say: Callable[[str], None] = lambda _: None) -> Tally:
+    """One run after the other until ``points`` are done."""
+    dice, tally, n = random.Random(seed), Tally(), 0
+    tmp = folder / "tmp"  # one for all, as on a host: each run finds what the killed one before it left
+    tmp.mkdir(parents=True)
+    plan: list[Callable[[Path], None]] = [
+        lambda f: tool(f, tmp, signal.SIGKILL, dice.uniform(0.2, WHOLE_S), tally),
+        lambda f: part(f, tmp, "replica", signal.SIGKILL, dice, tally, 3),
+        lambda f: tool(f, tmp, signal.SIGTERM, dice.uniform(0.5, WHOLE_S), tally, stop_first=True),
+        lambda f: tool(f, tmp, signal.SIGKILL, dice.uniform(0.2, 5.0), tally),
+        lambda f: part(f, tmp, "server", signal.SIGKILL, dice, tally, 1),
+        lambda f: tool(f, tmp, signal.SIGHUP, dice.uniform(0.5, 8.0), tally),
+        lambda f: part(f, tmp, "replica", signal.SIGSTOP, dice, tally, 4),
+        lambda f: tool(f, tmp, signal.SIGKILL, dice.uniform(1.0, 8.0), tally, stop_first=True),
+        lambda f: part(f, tmp, "py-spy", signal.SIGKILL, dice, tally, 2),
+        lambda f: tool(f, tmp, signal.SIGTERM, dice.uniform(0.5, 5.0), tally, stop_first=True),
+        lambda f: part(f, tmp, "server", signal.SIGSTOP, dice, tally, 3),
+    ]
+    while sum(tally.points.values()) < points:
+        plan[n % len(plan)](folder / f"run-{n}")
+        n += 1
+        say(f"{sum(tally.points.values())} points, {len(tally.wrong)} wrong")
+    last(folder / "last", tmp, tally)
+    return tally
+
+
+def last(folder: Path, tmp: Path, tally: Tally) -> None:
+    """A run that nobody disturbs: it ends as ever, and takes away what all the killed ones left."""
+    tally.left = len(list(tmp.iterdir()))
+    time.sleep(10.0 if tally.left else 0.0)  # an empty folder is left alone so long: its maker may be about to use it
+    with running(Rig(folder, tmp)) as rig:
+        rig.start(workload(folder, "fine"))
+        code = rig.wait(OVER_S)
+        problems = rig.gone() + sound(rig.sessions)
+        problems += [f"never swept: {rig.litter()}"] if rig.litter() else []
+        tally.check(f"the last run (exit code {code})", problems)
