@@ -29,6 +29,7 @@ from sparsetui.evidence.records import (
 )
 
 LEAST_SHARE = 0.03  # an intervention that closes less of the gap than this is noted, not blamed
+_CLAIM_SLACK = 0.04  # a claimed speed-up may be missed by so much before it counts as missing, however rough the floor
 _FLOOR_CAP = 0.02  # a rough floor between processes does not hide what is plain inside one
 _UNTRIED_SHARE = 0.10  # of the step: what an untried mechanism must hold before two passes may blame it
 
@@ -94,7 +95,7 @@ def _speedup_gap(c: Comparison, speedup: float, said: str) -> tuple[str, str]:
     ideal = 1.0 / speedup
     if c.ratio.value is None or c.ratio.ci is None or c.decision_ci is None:
         return "undecided", c.reason
-    slack = 1.0 + (c.floor.value or 0.0)
+    slack = 1.0 + min(c.floor.value or 0.0, _CLAIM_SLACK)
     real = 1.0 / c.ratio.value
     text = f"real speed-up {real:.3g}, {said} {speedup:.3g}"
     if c.decision_ci[0] > ideal * slack:
@@ -228,6 +229,8 @@ def _finding(case: Case, s: Suspect, state: str, why: str) -> Finding:
             reason = f"{'not settled' if _open(share) else 'it accounts for too little'}: {reason}"
     elif t is not None and t.check and not t.check.get("equal", True):
         reason = "its intervention changed the outputs, so it proves nothing"
+    elif m.net:
+        reason = t.failed if t is not None and t.failed else "it is blamed by its intervention only, which was not measured"
     else:
         extra = seen.share - (s.comparator.share if s.comparator else 0.0)
         if agree and extra >= _UNTRIED_SHARE:

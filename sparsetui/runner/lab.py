@@ -227,6 +227,8 @@ class Lab:
                 return
         for v, p in got.items():
             self.payloads[("settle", v)] = p
+            self.journal.evidence("execution", "settle", p, variant=v, summary=f"{p['steps']} steps to warm up: first call "
+                                  f"{p['cold_ms']:.3g} ms, then {p['step_ms']:.3g} ms a step")  # fmt: skip
 
     def step_ms(self, variant: str) -> float:
         """What a step of the variant takes: from the clock's blocks once there are some, before that from the warm-up."""

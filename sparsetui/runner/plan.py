@@ -34,7 +34,8 @@ def run_plan(lab: Lab) -> None:
     lab.extra_probes(late=False)
     if lab.left > _NATIVE_FROM * lab.budget_s:
         lab.run_pass("native")
-    waiting = [s for s in suspects(lab.case()) if s.intervention]
+    # one that must give way to its rivals is tried after them
+    waiting = sorted((s for s in suspects(lab.case()) if s.intervention), key=lambda s: bool(s.mechanism.rivals))
     reserve = min(lab.left * (1 - _CLOCK_SHARE), sum(_cost(lab, s) for s in waiting))
     clocking.take_clock(lab, until=reserve + _CLOSE_S)
     if lab.faults:

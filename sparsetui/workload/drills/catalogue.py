@@ -136,6 +136,7 @@ DRILLS: tuple[Drill, ...] = (
         "A page without a cause",
         "A dashboard flagged the new rollout as slower than the last one. It is the same release, rolled out twice.",
         None,
+        budget_s=60.0,
     ),
     Drill(
         "dense-is-faster",
@@ -143,6 +144,7 @@ DRILLS: tuple[Drill, ...] = (
         "A reviewer asks why a checkpoint with half of its weights at zero runs on dense kernels. "
         "Nothing was promised, and latency is as it was.",
         None,
+        budget_s=60.0,
     ),
 )
 
