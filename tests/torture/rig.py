@@ -26,6 +26,7 @@ CODE = Path(__file__).with_name("hostile.py")
 
 
 def workload(folder: Path, failing: str, comparator: str = "fine", more: str = "", inputs: str = "requests") -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{failing}.toml"
     given = f'entry = "{CODE}:{inputs}"'
     path.write_text(
