@@ -230,7 +230,9 @@ def _finding(case: Case, s: Suspect, state: str, why: str) -> Finding:
     elif t is not None and t.check and not t.check.get("equal", True):
         reason = "its intervention changed the outputs, so it proves nothing"
     elif m.net:
-        reason = t.failed if t is not None and t.failed else "it is blamed by its intervention only, which was not measured"
+        reason = (
+            t.failed if t is not None and t.failed else "it is blamed by its intervention only, which was not measured"
+        )
     else:
         extra = seen.share - (s.comparator.share if s.comparator else 0.0)
         if agree and extra >= _UNTRIED_SHARE:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sparsetui.diagnosis import metrics as headline
-from sparsetui.diagnosis.stats import Block, Comparison, Round, compare, needs_more
+from sparsetui.diagnosis.stats import Block, Comparison, Round, compare, needs_more, settle_by_calm
 from sparsetui.runner.journal import Journal
 from sparsetui.worker.faults import WorkerFault
 from sparsetui.worker.handle import Replica
@@ -33,6 +33,7 @@ class Clock:
     rounds: list[Round] = field(default_factory=list)
     conditions: list[dict[str, Any]] = field(default_factory=list)
     planned: int | None = None
+    inputs: int = 1  # distinct inputs that the steps go through in order
 
     _compared: tuple[Any, Comparison] | None = None
 
@@ -40,12 +41,14 @@ class Clock:
         """The rounds so far against each other; computed once a round."""
         at = (len(self.rounds), self.planned, threshold)
         if self._compared is None or self._compared[0] != at:
-            self._compared = (at, compare(self.rounds, planned=self.planned, threshold=threshold))
+            found = compare(self.rounds, planned=self.planned, threshold=threshold)
+            self._compared = (at, settle_by_calm(found, self.rounds, self.inputs, threshold))
         return self._compared[1]
 
     def enough(self, threshold: float) -> bool:
         """Decided on slower, faster or the same, by enough pairs of processes."""
-        return len(self.rounds) >= LEAST_ROUNDS and not needs_more(self.comparison(threshold), threshold)
+        c = self.comparison(threshold)
+        return len(self.rounds) >= LEAST_ROUNDS and (c.verdict == "same" or not needs_more(c, threshold))
 
 
 def steps_for(step_ms: float, inputs: int) -> int:
@@ -149,6 +152,7 @@ def _decided(lab: Lab) -> bool:
 def _one_round(lab: Lab) -> None:
     """The first round reuses the first pair, which is built and warm; every later one has a fresh pair."""
     number = len(lab.clock.rounds)
+    lab.clock.inputs = lab.payloads[("build", "failing")]["inputs"]
     try:
         pair = lab.first
         if number:
@@ -170,7 +174,12 @@ def _keep(lab: Lab) -> None:
     c = lab.comparison
     if c is None:
         return
-    payload = {"rounds": lab.clock.rounds, "conditions": lab.clock.conditions, "comparison": c}
+    payload = {
+        "rounds": lab.clock.rounds,
+        "inputs": lab.clock.inputs,
+        "conditions": lab.clock.conditions,
+        "comparison": c,
+    }
     lab.journal.evidence("execution", "clock", payload, summary=f"{c.rounds} rounds of process pairs: {c.reason}",
                          figures={"ratio": c.ratio, "floor": c.floor})  # fmt: skip
     lab.journal.append("metrics", headline.metrics(lab.case(), lab.latency()))

@@ -127,6 +127,7 @@ class Investigation(Runner):
             variant = e.variant or ""
             if e.probe == "clock":
                 self.lab.clock.rounds = msgspec.convert(payload["rounds"], list[Round])
+                self.lab.clock.inputs = int(payload.get("inputs", 1))
             elif e.probe == "native":
                 self.lab.natives[variant] = msgspec.convert(payload, TimeTable)
             elif e.probe == "drift":

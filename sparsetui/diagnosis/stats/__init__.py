@@ -11,12 +11,14 @@ module          holds
 ``comparison``  :func:`compare`: the ratio, its interval, the A/A floor and the verdict
 ``planning``    the decision boundary over looks, :func:`needs_more`, :func:`rounds_to_decide`
 ``quantiles``   p50, p95, p99 with intervals, and whether the tail alone got slower
+``calm``        what an undisturbed host would have shown, to end a search and never to claim
 ``closures``    what an intervention closes
 =============== =================================================================================================
 """
 
 from __future__ import annotations
 
+from sparsetui.diagnosis.stats.calm import calm, settle_by_calm
 from sparsetui.diagnosis.stats.closures import Closure, closure
 from sparsetui.diagnosis.stats.comparison import Comparison, compare
 from sparsetui.diagnosis.stats.intervals import (
@@ -45,6 +47,7 @@ __all__ = [
     "Location",
     "Round",
     "TailComparison",
+    "calm",
     "closure",
     "compare",
     "decision_level",
@@ -57,6 +60,7 @@ __all__ = [
     "ratio_quantiles",
     "robust_location",
     "rounds_to_decide",
+    "settle_by_calm",
     "signed_rank_interval",
     "slope",
     "t_interval",
