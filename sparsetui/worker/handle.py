@@ -235,6 +235,9 @@ class Server:
             replica.kill()
         if self._link is not None:
             self._link.shutdown(seconds)
+        for replica in list(self._replicas):
+            replica.captured()  # what it still had to say is read before its pipes are given up
+            replica.close(0)
         if self._unhold is not None:
             self._unhold()
 

@@ -35,7 +35,7 @@ BEHAVIOURS = (
     Behaviour("spins_in_c", (1, 3), ("no answer within",)),
     Behaviour("talks_without_end"),
     Behaviour("builds_slowly"),
-    Behaviour("eats_memory", (1, 3), ("memory ceiling", "MemoryError"), data_bytes=3 << 30),
+    Behaviour("eats_memory", (1, 3), ("memory ceiling", "MemoryError"), data_bytes=3 << 29),
     Behaviour("closes_descriptors"),
     Behaviour("changes_folder"),
     Behaviour("takes_signals"),
