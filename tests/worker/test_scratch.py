@@ -10,7 +10,14 @@ from pathlib import Path
 
 from sparsetui.worker.scratch import hold, sweep
 
-HOLD = "import sys, time; from pathlib import Path; from sparsetui.worker.scratch import hold; hold(Path(sys.argv[1])); print('held', flush=True); time.sleep(60)"
+HOLD = """
+import sys, time
+from pathlib import Path
+from sparsetui.worker.scratch import hold
+hold(Path(sys.argv[1]))
+print("held", flush=True)
+time.sleep(60)
+"""
 
 
 def test_only_what_nobody_holds_is_swept(tmp_path: Path) -> None:
