@@ -51,7 +51,7 @@ def tool(folder: Path, tmp: Path, sent: int, moment: float, tally: Tally, *, sto
             process.send_signal(sent)
             tally.points[f"tool {name}"] += 1
         else:
-            tally.points["tool, already over"] += 1
+            tally.ends["over before its moment"] += 1
         code = rig.wait(OVER_S)
         tally.ends[f"{name}: {code}"] += 1
         problems = rig.gone()
@@ -60,7 +60,7 @@ def tool(folder: Path, tmp: Path, sent: int, moment: float, tally: Tally, *, sto
             problems += [] if code in allowed else [f"exit code {code}: {rig.err[-300:]}"]
             if "Traceback" in rig.err or "a bug in" in rig.err:
                 problems.append(rig.err[-600:])
-        litter = rig.litter()
+        litter = rig.new_litter()
         if code != -sent and litter:  # a signal that ends it at once leaves its folder to the next run
             problems.append(f"left in TMPDIR: {litter[:5]}")
         problems += sound(rig.sessions)
@@ -77,13 +77,13 @@ def part(folder: Path, tmp: Path, what: str, sent: int, dice: random.Random, tal
     }
     with running(Rig(folder, tmp)) as rig:
         began = time.monotonic()
-        process = rig.start(workload(folder, "fine"), 6)
+        process = rig.start(workload(folder, "fine"), 15 if what == "py-spy" else 6)
         for _ in range(times):
             found: list[psutil.Process] = []
             while process.poll() is None and not found:
                 found = finders[what](rig)
                 time.sleep(0.01)
-            time.sleep(dice.random() * (0.3 if what == "py-spy" else 2.0))
+            time.sleep(dice.random() * (0.1 if what == "py-spy" else 2.0))
             found = finders[what](rig) or found
             if not found:
                 break
@@ -102,7 +102,7 @@ def part(folder: Path, tmp: Path, what: str, sent: int, dice: random.Random, tal
             return
         tally.ends[f"{name}: {code}"] += 1
         problems = rig.gone() + sound(rig.sessions)
-        problems += [f"left in TMPDIR: {rig.litter()[:5]}"] if rig.litter() else []
+        problems += [f"left in TMPDIR: {rig.new_litter()[:5]}"] if rig.new_litter() else []
         if code not in (0, 1, 3):
             problems.append(f"exit code {code}: {rig.err[-300:]}")
         if "Traceback" in rig.err or "a bug in" in rig.err:

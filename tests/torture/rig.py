@@ -123,9 +123,9 @@ class Rig:
         """What the run left in its TMPDIR. torch's own cache folder, empty, is not ours."""
         return sorted(p.name for p in self.place.iterdir() if not p.name.startswith("torchinductor"))
 
-    def old_litter(self) -> list[str]:
-        """What lay there before this run and was not swept by it."""
-        return sorted(set(self.litter()) & set(self.found))
+    def new_litter(self) -> list[str]:
+        """What this run left itself; what lay there before is judged after the last run."""
+        return sorted(set(self.litter()) - set(self.found))
 
     def stop(self) -> None:
         if self.process is not None and self.process.poll() is None:
