@@ -16,7 +16,7 @@ from tests.torture import kills, load, storage, users
 def main() -> int:
     options = argparse.ArgumentParser(prog="python -m tests.torture", description=__doc__)
     options.add_argument("--points", type=int, default=200, help="kill points")
-    options.add_argument("--cycles", type=int, default=40, help="cycles of the soak")
+    options.add_argument("--cycles", type=int, default=24, help="cycles of the soak")
     options.add_argument("--seed", type=int, default=int(time.time()))
     options.add_argument("--slack", type=float, default=1.0, help="stretches the bounds in seconds on a busy host")
     options.add_argument("--only", default="", help="part of the name of a driver")
