@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import shutil
 import tempfile
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from sparsetui.evidence.text import clean
 from sparsetui.runner.journal import Journal
+from sparsetui.worker import scratch
 from sparsetui.worker.faults import WorkerFault
 from sparsetui.worker.handle import Launch, Replica, Server
 from sparsetui.workload.spec import VariantSpec, Workload
@@ -25,6 +28,7 @@ class Equipment:
     def __init__(self, workload: Workload, journal: Journal, cancel: threading.Event) -> None:
         self.workload, self.journal, self.cancel = workload, journal, cancel
         self.scratch = Path(tempfile.mkdtemp(prefix="sparsetui-"))
+        self._unhold = weakref.finalize(self, os.close, scratch.hold(self.scratch))  # a later run sweeps what nobody holds
         self.servers: dict[str, Server] = {}
         self._open: list[Replica] = []
         self._mutex = threading.Lock()
@@ -138,6 +142,7 @@ class Equipment:
         for s in servers:
             s.close()
         shutil.rmtree(self.scratch, ignore_errors=True)
+        self._unhold()
 
 
 def _own(stderr: str) -> str:

@@ -47,12 +47,12 @@ class Investigation(Runner):
         session: str | None = None,
     ) -> None:
         self.workload, self.playbook = workload, playbook
-        self.writer = store.writer(session) if session else store.create(workload.name)
+        self.writer = store.writer(session) if session is not None else store.create(workload.name)
         self.journal = Journal(self.writer, listener, budget_s)
         asks = getattr(playbook, "question", "") == "missing-speedup"
         self.lab = Lab(workload, self.journal, budget_s, asks_speedup=asks)
         self._closed = False
-        if session:
+        if session is not None:
             self._reload()
         else:
             self._introduce()
