@@ -132,6 +132,7 @@ def main() -> int:
     parser.add_argument("--budget", type=float, help="seconds for each drill and case (default: their own)")
     parser.add_argument("--same", type=int, default=40, help="how many A/A runs")
     parser.add_argument("--only", choices=("drill", "case", "same"))
+    parser.add_argument("--write", action="store_true", help="keep the table of a partial run too")
     args = parser.parse_args()
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -143,9 +144,11 @@ def main() -> int:
                 for r in part:
                     rows.append(r)
                     print(r.line(), flush=True)
+                    if args.write:
+                        TARGET.write_text(report(rows), encoding="utf-8")
     wrong = sum(not r.right for r in rows)
     print(f"{len(rows) - wrong} of {len(rows)} right")
-    if not args.names and args.only is None:
+    if args.write or (not args.names and args.only is None):
         TARGET.write_text(report(rows), encoding="utf-8")
         print(f"written to {TARGET.relative_to(ROOT)}")
     return 1 if wrong else 0
@@ -168,6 +171,8 @@ def report(rows: list[Row]) -> str:
         ("A/A", "A/A pairs (no alarm is right)"),
     ):
         part = [r for r in rows if r.kind == kind]
+        if not part:
+            continue
         good = sum(r.right for r in part)
         lines += ["", f"## {title}: {good} of {len(part)} right", "",
                   "| name | right answer | verdict | right | confidence | share closed | seconds |",

@@ -23,6 +23,7 @@ _BLOCK_MS = 50.0  # a block is at least this long, so that a scheduling hiccup i
 _LEAST, _MOST = 3, 400  # steps a block
 _CYCLES = 2  # ABBA cycles a round: four blocks of each variant
 _ORDER = ("failing", "comparator", "comparator", "failing")
+TAIL_STEPS = 1100  # a p99 needs a thousand
 LEAST_ROUNDS = 4  # below this, replicas say little about each other
 
 
@@ -140,6 +141,28 @@ def take_clock(lab: Lab, until: float) -> None:
     _keep(lab)
 
 
+def take_tails(lab: Lab, until: float) -> None:
+    """Longer rounds until p99 of both variants has the steps that it needs, or ``until`` seconds of budget are left."""
+    clock, watch = lab.clock, Stopwatch()
+    if lab.faults or not clock.rounds or _least_steps(clock) >= TAIL_STEPS:
+        return
+    with lab.journal.phase("execution", "tails", "more steps, so that p95 and p99 can be told"):
+        while not lab.faults and _least_steps(clock) < TAIL_STEPS:
+            lab.check_cancelled()
+            before = len(clock.rounds)
+            _one_round(lab, longer=3)
+            mean = watch.lap()
+            lab.journal.live(progress=min(1.0, _least_steps(clock) / TAIL_STEPS))
+            if len(clock.rounds) == before or lab.left - mean < until:
+                break
+    _keep(lab)
+
+
+def _least_steps(clock: Clock) -> int:
+    """Timed steps of the variant that has fewer."""
+    return min(sum(len(b.times_ms) for r in clock.rounds for b in getattr(r, v)) for v in ("failing", "comparator"))
+
+
 def _decided(lab: Lab) -> bool:
     """The question is answered: a missing speed-up asks about the ideal, all else about the comparator."""
     from sparsetui.runner.lab import THRESHOLD
@@ -149,8 +172,11 @@ def _decided(lab: Lab) -> bool:
     return lab.clock.enough(THRESHOLD)
 
 
-def _one_round(lab: Lab) -> None:
-    """The first round reuses the first pair, which is built and warm; every later one has a fresh pair."""
+def _one_round(lab: Lab, longer: int = 1) -> None:
+    """One more round, of ``longer`` times as many steps a block as usual.
+
+    The first round reuses the first pair, which is built and warm; every later one has a fresh pair.
+    """
     number = len(lab.clock.rounds)
     lab.clock.inputs = lab.payloads[("build", "failing")]["inputs"]
     try:
@@ -158,7 +184,7 @@ def _one_round(lab: Lab) -> None:
         if number:
             pair, _ = lab.gear.pair(lab.deadline())
             settle(pair, min(1.0, lab.budget_s / 30), lab.deadline(), lab.cancel)
-        steps = {v: steps_for(lab.step_ms(v), lab.payloads[("build", v)]["inputs"]) for v in pair}
+        steps = {v: longer * steps_for(lab.step_ms(v), lab.payloads[("build", v)]["inputs"]) for v in pair}
         taken, conditions = take_round(pair, number, steps, lab.deadline, lab.cancel, lab.journal)
         lab.clock.rounds.append(taken)
         lab.clock.conditions += conditions

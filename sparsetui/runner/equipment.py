@@ -28,7 +28,9 @@ class Equipment:
     def __init__(self, workload: Workload, journal: Journal, cancel: threading.Event) -> None:
         self.workload, self.journal, self.cancel = workload, journal, cancel
         self.scratch = Path(tempfile.mkdtemp(prefix="sparsetui-"))
-        self._unhold = weakref.finalize(self, os.close, scratch.hold(self.scratch))  # a later run sweeps what nobody holds
+        self._unhold = weakref.finalize(
+            self, os.close, scratch.hold(self.scratch)
+        )  # a later run sweeps what nobody holds
         self.servers: dict[str, Server] = {}
         self._open: list[Replica] = []
         self._mutex = threading.Lock()

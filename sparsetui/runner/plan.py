@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _CLOCK_SHARE = 0.45  # of what is left after the passes, while there are suspects to try
 _NATIVE_FROM = 0.55  # of the budget that must still be left for the native pass to run before the clock
 _TRIAL_S = 0.8  # the least that an intervention needs, before steps are slow
+_KEEP_FOR_TAILS = 0.4  # of the budget: once the question is answered, tails may take time down to this
 _CLOSE_S = 0.5  # to fold, judge and write
 
 
@@ -48,6 +49,7 @@ def run_plan(lab: Lab) -> None:
     if lab.left > 0.2 * lab.budget_s:
         lab.run_pass("native")
     lab.extra_probes(late=True)
+    clocking.take_tails(lab, until=_KEEP_FOR_TAILS * lab.budget_s)
 
 
 def _interventions(lab: Lab, waiting: list[Suspect]) -> None:
