@@ -125,6 +125,8 @@ class Lab:
         if len(self.first) == 2 and all(r.alive for r in self.first.values()):
             return True
         for r in self.first.values():
+            if not r.alive:
+                self._died_idle(r)
             self.gear.end(r)
         self.first = {}
         with self.journal.phase("ingress", "build", "start the workers and build both variants"):
@@ -142,6 +144,13 @@ class Lab:
                                   summary=f"built in {answer['seconds']:.2f} s, {answer['inputs']} inputs, "
                                           f"{answer['threads']} threads, torch {answer['torch']}")  # fmt: skip
         return True
+
+    def _died_idle(self, replica: Replica) -> None:
+        """A replica that died between two passes: how it ended goes on record before a fresh one takes its place."""
+        try:
+            replica.call("ping", deadline_s=2.0)
+        except WorkerFault as e:
+            self.fault(e)
 
     def fault(self, e: WorkerFault) -> None:
         """Keep a failure on record. One that only says that the budget ended does not count against the variant."""

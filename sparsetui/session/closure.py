@@ -93,7 +93,7 @@ def _gate_name(text: str) -> str:
 
 def _lock(state: SessionState) -> Found:
     lock = state.lock or (state.result.lock if state.result else None)
-    if lock is None or not lock.tags:
+    if lock is None or not (lock.tags or lock.differs):
         return Found(None, "the tags of the two variants were not compared")
     proof = _evidence(state, "lock")
     meant = [d.tag for d in lock.differs if d.declared]

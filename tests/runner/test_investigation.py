@@ -259,7 +259,7 @@ def test_kill_9_of_a_worker_is_evidence(running: Any) -> None:
     p.communicate(timeout=120)
     assert p.returncode in (1, 3)
     faults = Store(session.parent).open(session.name).state().faults
-    assert any("SIGKILL" in str(f["why"]) for f in faults)
+    assert any("SIGKILL" in str(f["why"]) for f in faults), [(f["what"], f["why"]) for f in faults]
 
 
 def test_a_saved_session_can_be_gone_on_with(slow: Any, folder: Path) -> None:
