@@ -36,6 +36,7 @@ def main(message: Dict[str, Any], fds: List[int], server: int, threads_now: Opti
     channel = wire.Channel(_move_away(fds))
     _own_process(message)
     limits.apply(message.get("memory_bytes"), threads_now)
+    limits.settle_heap()
     spec = message["spec"]
     threads = spec.get("threads")
     if threads:
