@@ -8,8 +8,6 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-import typer
-
 from sparsetui.evidence.text import clean
 
 __all__ = ["check_store", "check_target", "clean", "fail", "say"]
@@ -30,6 +28,8 @@ def fail(message: object) -> NoReturn:
     if len(text) > _LONGEST:  # a name of 100 kB says nothing more at full length; what is wrong stands behind it
         text = f"{text[:200]}…{text[200 - _LONGEST :]}"
     say(f"sparsetui: {text}")
+    import typer
+
     raise typer.Exit(2)
 
 

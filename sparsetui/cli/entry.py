@@ -40,7 +40,16 @@ def run(args: Sequence[str] | None = None) -> int:
         return _failed(e)
 
 
+def _opens_the_app(args: list[str]) -> bool:
+    """Nothing but where the sessions are, and they are there: the app needs no command line library for that."""
+    return not args or (len(args) == 2 and args[0] == "--sessions" and os.path.isdir(args[1]))
+
+
 def _invoke(args: list[str]) -> int:
+    if _opens_the_app(args):
+        from sparsetui.tui.app import run as open_app
+
+        return open_app(store=args[1] if args else None)
     import typer
     from typer.main import get_command
 
