@@ -105,6 +105,7 @@ class Conditions:
         self._u = resource.getrusage(resource.RUSAGE_SELF)
         self._t = time.perf_counter()
         self._steal = _steal()
+        self._throttled = _throttled()
 
     def since(self) -> Dict[str, Any]:
         u, s = resource.getrusage(resource.RUSAGE_SELF), _steal()
@@ -115,7 +116,44 @@ class Conditions:
         if s is not None and self._steal is not None and s[1] > self._steal[1]:
             out["steal"] = (s[0] - self._steal[0]) / (s[1] - self._steal[1])
             out["busy"] = (s[2] - self._steal[2]) / (s[1] - self._steal[1])
+        throttled = _throttled()
+        if throttled is not None and self._throttled is not None:
+            out["throttled"] = throttled - self._throttled
+        out.update(_hardware())
         return out
+
+
+def _number(path: str) -> Optional[float]:
+    try:
+        with open(path) as f:
+            return float(f.read().split()[0])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _hardware() -> Dict[str, float]:
+    """Clock of the first CPU in MHz and its zone's temperature in degrees Celsius, where the host tells them."""
+    out = {}
+    khz = _number("/sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq")
+    if khz is not None:
+        out["freq_mhz"] = khz / 1e3
+    milli = _number("/sys/class/thermal/thermal_zone0/temp")
+    if milli is not None:
+        out["temp_c"] = milli / 1e3
+    return out
+
+
+def _throttled() -> Optional[int]:
+    """How often the cgroup's CPU quota has stopped this process so far, or None without a quota to tell."""
+    for path in ("/sys/fs/cgroup/cpu.stat", "/sys/fs/cgroup/cpu/cpu.stat"):
+        try:
+            with open(path) as f:
+                for line in f:
+                    if line.startswith("nr_throttled"):
+                        return int(line.split()[1])
+        except (OSError, ValueError, IndexError):
+            continue
+    return None
 
 
 def _steal() -> Any:
