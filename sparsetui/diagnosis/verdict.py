@@ -18,6 +18,7 @@ from sparsetui.diagnosis.case import Case, Trial
 from sparsetui.diagnosis.catalogue import all_mechanisms
 from sparsetui.diagnosis.mechanism import Mechanism, Suspicion
 from sparsetui.diagnosis.stats import Closure, Comparison
+from sparsetui.diagnosis.stats.closures import Question
 from sparsetui.evidence.records import (
     Confidence,
     Finding,
@@ -31,6 +32,7 @@ from sparsetui.evidence.records import (
 LEAST_SHARE = 0.03  # an intervention that closes less of the gap than this is noted, not blamed
 _CLAIM_SLACK = 0.04  # a claimed speed-up may be missed by so much before it counts as missing, however rough the floor
 _FLOOR_CAP = 0.02  # a rough floor between processes does not hide what is plain inside one
+_ONE_SIDED = "it is present in both variants, and what it costs in the comparator was not measured"
 _UNTRIED_SHARE = 0.10  # of the step: what an untried mechanism must hold before two passes may blame it
 
 
@@ -41,6 +43,7 @@ class Suspect:
     mechanism: Mechanism
     failing: Suspicion
     comparator: Suspicion | None
+    question: Question = "regression"
 
     @property
     def intervention(self) -> str | None:
@@ -48,8 +51,17 @@ class Suspect:
 
     @property
     def shared(self) -> bool:
-        """Present in the comparator as well, so only the difference can be blamed."""
+        """Present in the comparator as well."""
         return self.comparator is not None or self.mechanism.net
+
+    @property
+    def tried_on(self) -> tuple[str, ...]:
+        """The variants its intervention has to be measured on.
+
+        What a regression's comparator pays as well is not to blame, so only the difference counts. A missing speed-up is
+        missed against the comparator as it is, and there all that the failing variant pays counts.
+        """
+        return ("failing", "comparator") if self.shared and self.question == "regression" else ("failing",)
 
 
 @dataclass(frozen=True)
@@ -66,7 +78,7 @@ def suspects(case: Case) -> list[Suspect]:
     for m in all_mechanisms():
         found = m.suspect(case, "failing")
         if found is not None:
-            out.append(Suspect(m, found, m.suspect(case, "comparator")))
+            out.append(Suspect(m, found, m.suspect(case, "comparator"), case.question))
     return out
 
 
@@ -150,13 +162,23 @@ def _net(case: Case, s: Suspect) -> tuple[float, float, float] | None:
     if mine is None:
         return None
     value, half = mine
-    other = trial(case, s, "comparator") if s.shared else None
-    if other is not None and other.valid and other.closure is not None:
-        theirs = _gain(other.closure, c.comparator_ms.value)
-        if theirs is not None:
-            value -= theirs[0]
-            half = math.hypot(half, theirs[1])
+    if len(s.tried_on) > 1:
+        theirs = _their_gain(case, s)
+        if theirs is None:
+            return None
+        value -= theirs[0]
+        half = math.hypot(half, theirs[1])
     return value, value - half, value + half
+
+
+def _their_gain(case: Case, s: Suspect) -> tuple[float, float] | None:
+    """What the intervention takes off the comparator's step: nothing where it finds nothing there, ``None`` if unknown."""
+    other, c = trial(case, s, "comparator"), case.comparison
+    if other is None or c is None:
+        return None
+    if other.check and not other.check.get("applied"):
+        return 0.0, 0.0
+    return _gain(other.closure, c.comparator_ms.value) if other.valid and other.closure is not None else None
 
 
 def _gain(closure: Closure, step_ms: float | None) -> tuple[float, float] | None:
@@ -186,6 +208,9 @@ def _share(case: Case, s: Suspect) -> Number:
     """The share of the gap that the intervention closes, with the uncertainty of both."""
     net, whole = _net(case, s), _gap_ms(case)
     if net is None:
+        t = trial(case, s)
+        if t is not None and t.valid and len(s.tried_on) > 1 and _their_gain(case, s) is None:
+            return unavailable(_ONE_SIDED)
         return unavailable("no valid intervention was measured")
     if whole.value is None or whole.ci is None or whole.value <= 0:
         return unavailable("there is no gap between the variants to close")
@@ -225,7 +250,7 @@ def _finding(case: Case, s: Suspect, state: str, why: str) -> Finding:
     elif t is not None and t.valid:
         material = _closes(case, s, LEAST_SHARE)
         reason = _share_text(share)
-        if not material and share.value is not None:
+        if not material and (share.value is not None or share.reason == _ONE_SIDED):
             reason = f"{'not settled' if _open(share) else 'it accounts for too little'}: {reason}"
     elif t is not None and t.check and not t.check.get("equal", True):
         reason = "its intervention changed the outputs, so it proves nothing"
@@ -268,7 +293,9 @@ def _finding(case: Case, s: Suspect, state: str, why: str) -> Finding:
 
 def _open(share: Number) -> bool:
     """The share may yet turn out to matter: its interval reaches above the least that counts."""
-    return share.ci is not None and share.value is not None and share.value >= LEAST_SHARE and share.ci[1] > LEAST_SHARE
+    if share.value is None:
+        return share.reason == _ONE_SIDED
+    return share.ci is not None and share.value >= LEAST_SHARE and share.ci[1] > LEAST_SHARE
 
 
 def _same_claim(s: Suspect) -> bool:
@@ -374,6 +401,8 @@ def _budget(case: Case, found: Sequence[Suspect], findings: Sequence[Finding]) -
             continue
         if s.mechanism.rivals and not f.material:
             continue  # void: another line already accounts for it
+        if _net(case, s) is None:
+            continue  # how much of it the comparator pays as well is not known
         closures[s.mechanism.id] = _net_closure(case, s, t.closure)
     return regression_budget(case.comparison, closures, case.question, ideal_ratio=case.ideal_ratio)
 
@@ -381,7 +410,7 @@ def _budget(case: Case, found: Sequence[Suspect], findings: Sequence[Finding]) -
 def _net_closure(case: Case, s: Suspect, closure: Closure) -> Closure:
     """The closure with its effect reduced by what the same intervention gains in the comparator."""
     net, step = _net(case, s), case.comparison.failing_ms.value if case.comparison else None
-    if not s.shared or net is None or not step:
+    if len(s.tried_on) < 2 or net is None or not step:
         return closure
     effect = msgspec.structs.replace(closure.effect, value=net[0] / step, ci=(net[1] / step, net[2] / step))
     return msgspec.structs.replace(closure, effect=effect)

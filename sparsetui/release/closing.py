@@ -95,8 +95,9 @@ def sign(book: Book, role: str, who: str) -> None:
     book.append("signoff", {"role": role, "who": who, "note": ""})
 
 
-def evaluate(book: Book) -> tuple[Gate, ...]:
-    """Evaluate the gates; those that changed are recorded, and so is that the session is closed, once all hold."""
+def evaluate(book: Book, by: str = "") -> tuple[Gate, ...]:
+    """Evaluate the gates; those that changed are recorded, and so is that the session is closed, once all hold: ``by``
+    whoever closes it, else by those who signed."""
     state = book.state()
     known = {g.gate: g for g in state.gates}
     gates = closure.gates(state)
@@ -105,5 +106,5 @@ def evaluate(book: Book) -> tuple[Gate, ...]:
             book.append("gate", gate)
     if state.closed is None and all(g.state in ("passed", "waived") for g in gates):
         signed = ", ".join(dict.fromkeys(str(s.get("who", "")) for s in state.signoffs))
-        book.append("closed", {"by": signed or "nobody signed"})
+        book.append("closed", {"by": by or signed or "nobody signed"})
     return gates

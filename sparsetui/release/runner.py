@@ -50,8 +50,9 @@ class ReleaseRunner(Investigation):
         """The bandwidth lens over all runs of the session so far."""
         return self._section("lens", {"points": [], "zones": []}, lambda lab, _: run_lens(lab), budget_s)
 
-    def evaluate_gates(self) -> tuple[Gate, ...]:
-        return closing.evaluate(self.journal)
+    def evaluate_gates(self, by: str = "") -> tuple[Gate, ...]:
+        """Evaluate and record the gates; where all hold, the session is closed ``by`` that person, else by the signers."""
+        return closing.evaluate(self.journal, by)
 
     def _section(
         self, name: str, empty: Section, run: Callable[[Lab, float], Section], budget_s: float | None

@@ -65,5 +65,4 @@ def _interventions(lab: Lab, waiting: list[Suspect]) -> None:
 
 def _cost(lab: Lab, s: Suspect) -> float:
     """Seconds that a trial of this suspect takes: the check, the twins, and a handful of cycles of six blocks."""
-    both = ("failing", "comparator") if s.shared else ("failing",)
-    return sum(_TRIAL_S + 4 * 6 * 4 * lab.step_ms(v) / 1e3 for v in both)
+    return sum(_TRIAL_S + 4 * 6 * 4 * lab.step_ms(v) / 1e3 for v in s.tried_on)

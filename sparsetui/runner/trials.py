@@ -68,11 +68,10 @@ def try_out(lab: Lab, s: Suspect, seconds: float) -> None:
 
         relock(lab, seconds)
         return
-    variants = ["failing", "comparator"] if s.shared else ["failing"]
     with lab.journal.phase(s.mechanism.stage, f"intervention {name}", f"{s.mechanism.id} switched off live"):
-        for v in variants:
+        for v in s.tried_on:
             if (name, v) not in lab.trials or not lab.trials[(name, v)].valid:
-                _try_one(lab, name, v, seconds / len(variants), s)
+                _try_one(lab, name, v, seconds / len(s.tried_on), s)
 
 
 def sharpen(lab: Lab, waiting: list[Suspect], keep_s: float) -> None:
@@ -91,7 +90,7 @@ def sharpen(lab: Lab, waiting: list[Suspect], keep_s: float) -> None:
 def _tried(lab: Lab, waiting: list[Suspect]) -> Iterator[tuple[Suspect, str, str]]:
     """Suspects with a valid trial that may have more cycles, by intervention and variant."""
     for s in waiting:
-        for v in ("failing", "comparator") if s.shared else ("failing",):
+        for v in s.tried_on:
             name = s.intervention
             if name is None or name == "relock" or (name, v) not in lab.trials:
                 continue

@@ -20,9 +20,9 @@ from sparsetui.session.state import SessionState
 if TYPE_CHECKING:
     from textual.app import App
 
-    from sparsetui.release.runner import ReleaseRunner
+    from sparsetui.tui.engine.far import FarRunner
 
-RunnerFactory = Callable[..., "ReleaseRunner"]
+RunnerFactory = Callable[..., "FarRunner"]
 
 
 class Heard(Message):
@@ -42,11 +42,11 @@ class Ended(Message):
         self.cancelled = cancelled
 
 
-def default_factory(workload: Any, store: Any, **options: Any) -> ReleaseRunner:
-    """The real runner; imported only when something is to be run."""
-    from sparsetui.release.runner import ReleaseRunner
+def default_factory(workload: Any, store: Any, **options: Any) -> FarRunner:
+    """The real runner, in a process of its own; imported only when something is to be run."""
+    from sparsetui.tui.engine.far import FarRunner
 
-    return ReleaseRunner(workload, store, **options)
+    return FarRunner(workload, store, **options)
 
 
 def train_drills(say: Callable[[str], None]) -> None:
@@ -90,17 +90,18 @@ class Desk:
         self.ref: str | None = None
         self.state = SessionState()
         self.live = Live(budget_s=self.budget)
-        self.runner: ReleaseRunner | None = None
+        self.runner: FarRunner | None = None
         self.busy: str | None = None
         self.cannot_run: str | None = "no workload is open"
         self.tried: set[str] = set()
         self.attempted: set[str] = set()
         self.extended = False
-        self._spent_runner: ReleaseRunner | None = None
+        self._spent_runner: FarRunner | None = None
         self.exported: Path | None = None
         self.consented = False
         self.log: list[str] = []
         self._closing = False
+        self._unwanted = False  # cancelled while its runner was being made
         self._reader: Any = None
         self.last_job = ""
         self.followed = ""  # the other process that writes the open session
@@ -199,10 +200,10 @@ class Desk:
         self._spent_runner, self.runner = self.runner, None
         self.live = msgspec.structs.replace(self.live, budget_s=max(self.budget, self.live.budget_s), spent_s=0.0)
 
-    def start(self, job: str, work: Callable[[ReleaseRunner], object]) -> None:
+    def start(self, job: str, work: Callable[[FarRunner], object]) -> None:
         """Do ``work`` in a worker thread; its end is told by :class:`Ended`."""
         assert self.busy is None, "one job at a time"
-        self.busy = job
+        self.busy, self._unwanted = job, False
         self.live = msgspec.structs.replace(self.live, running=True, phase=job, message="", progress=None, eta_s=None)
         self.app.run_worker(lambda: self._do(job, work), thread=True, group="runner", exit_on_error=False)
 
@@ -213,7 +214,7 @@ class Desk:
         work = lambda: self._guard(job, lambda: self.record(kind, body))  # noqa: E731
         self.app.run_worker(work, thread=True, group="runner", exit_on_error=False)
 
-    def _do(self, job: str, work: Callable[[ReleaseRunner], object]) -> None:
+    def _do(self, job: str, work: Callable[[FarRunner], object]) -> None:
         self._guard(job, lambda: work(self._runner()))
 
     def _guard(self, job: str, work: Callable[[], object]) -> None:
@@ -230,15 +231,19 @@ class Desk:
         self.app.post_message(Ended(job, error, cancelled))
 
     def record(self, kind: str, body: dict[str, Any]) -> None:
-        """Write one closure event, in a worker thread: through the runner that holds the session, else by a writer.
+        """Have a runner write one closure event, in a worker thread: the one that holds the session, else one for this alone.
 
-        ``kind`` is owner, artifact, waiver, signoff or closed. Closing ends the runner first: nothing runs after it.
+        ``kind`` is owner, artifact, waiver, signoff or closed. Closing ends the runner: nothing runs after it.
         """
         runner = self.runner
-        if kind == "closed" and runner is not None:
-            runner.close()
-            self.runner = runner = None
-        if runner is not None:
+        if runner is None:
+            with self._runner_lock:
+                if self._closing:
+                    raise Cancelled
+                runner = self.factory(
+                    None, self.store, budget_s=self.budget, playbook=None, listener=None, session=self.ref
+                )
+        try:
             if kind == "owner":
                 runner.assign(body["role"], body["who"], body.get("source", "typed"))
             elif kind == "artifact":
@@ -247,23 +252,27 @@ class Desk:
                 runner.waive(body["gate"], body["why"], body["by"])
             elif kind == "signoff":
                 runner.sign(body["role"], body["who"], body.get("note", ""))
-            return
-        with self.store.writer(self.ref) as writer:
-            writer.append(kind, body)
-            self.state = writer.state()
-        self._reader = self.store.open(self.ref)
+            elif kind == "closed":
+                runner.evaluate_gates(body["by"])
+        finally:
+            if runner is not self.runner or kind == "closed":
+                runner.close()
+                self.state, self.runner = runner.state(), None
+                self._reader = self.store.open(self.ref)
 
-    def _runner(self) -> ReleaseRunner:
+    def _runner(self) -> FarRunner:
         with self._runner_lock:
-            if self._closing:
-                raise Cancelled
             if self._spent_runner is not None:
                 self._spent_runner.close()
                 self._spent_runner = None
+            if self.runner is not None and not self.runner.alive:  # killed: the next one goes on with its session
+                self.runner.close()
+                self.runner = None
             if self.runner is None:
                 if self.drill is not None:
                     self.prepare(self._narrate)
-                self.runner = self.factory(
+                self._go_on()
+                made = self.factory(
                     self.workload,
                     self.store,
                     budget_s=self.live.budget_s,
@@ -271,7 +280,14 @@ class Desk:
                     listener=self.hear,
                     session=self.ref,
                 )
+                self.runner, self.ref = made, self.ref or made.state().id
+            self._go_on()
             return self.runner
+
+    def _go_on(self) -> None:
+        """Raises :class:`Cancelled` where the person has left, or does not want it any more, before anything ran."""
+        if self._closing or self._unwanted:
+            raise Cancelled
 
     def _narrate(self, text: str) -> None:
         """What goes on before there is a runner: the training of a drill's model."""
@@ -304,6 +320,8 @@ class Desk:
         self.live = msgspec.structs.replace(self.live, running=False, phase="", message="", progress=None, eta_s=None)
 
     def cancel(self) -> None:
+        """Stop what runs; also what is about to."""
+        self._unwanted = True
         if self.runner is not None and self.busy:
             self.runner.cancel()
 
@@ -312,12 +330,10 @@ class Desk:
         self._closing = True
         if self._spent_runner is not None:
             self._spent_runner.close()
-        runner = self.runner
-        if runner is None:
-            return
-        if self.busy:
-            runner.cancel()
-        runner.close()
+        if self.runner is not None:
+            if self.busy:
+                self.runner.cancel()
+            self.runner.close()
 
     @property
     def exit_code(self) -> int:

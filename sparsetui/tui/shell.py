@@ -23,7 +23,7 @@ from sparsetui.tui.watches import Watches
 from sparsetui.tui.watching import WatchFactory
 
 if TYPE_CHECKING:
-    from sparsetui.release.runner import ReleaseRunner
+    from sparsetui.tui.engine.far import FarRunner
     from sparsetui.tui.screens.base import Sheet
 
 REPAINT_EVERY = 0.25  # seconds; a burst of updates is painted once
@@ -269,7 +269,7 @@ class SparseApp(App[int]):
     def run_seconds(self) -> float:
         return time.monotonic() - self._run_began if self.desk.busy else 0.0
 
-    def start(self, job: str, work: Callable[[ReleaseRunner], object]) -> None:
+    def start(self, job: str, work: Callable[[FarRunner], object]) -> None:
         """Run a job, after telling which files it will run if this is the first time."""
         why = self.desk.why_not_run()
         if why is not None:
@@ -287,7 +287,7 @@ class SparseApp(App[int]):
 
         self.push_screen(Ask("this runs code", outlet.files_to_run(self.desk.workload), "run it"), answered)
 
-    def _launch(self, job: str, work: Callable[[ReleaseRunner], object]) -> None:
+    def _launch(self, job: str, work: Callable[[FarRunner], object]) -> None:
         self._run_began = time.monotonic()
         self.desk.start(job, work)
         if self.sheet is not None:

@@ -136,6 +136,23 @@ def test_what_the_comparator_pays_too_is_not_the_cause() -> None:
     assert f.share_of_regression.value == pytest.approx(0.25, abs=0.08)
 
 
+def test_what_was_measured_in_one_of_two_that_have_it_is_not_blamed() -> None:
+    both = {"failing": census(product()), "comparator": census(product())}
+    j = judge(case(2.0, census=both, trials={("swap-sides", "failing"): (0.5, CHECK)}))
+    assert j.verdict.status == "cannot_answer"
+    f = j.findings[0]
+    assert (f.mechanism, f.material) == ("kernel.wrong-orientation", False)
+    assert f.reason.startswith("not settled: it is present in both variants")
+
+
+def test_a_missing_speedup_counts_what_both_pay() -> None:
+    both = {"failing": census(product()), "comparator": census(product())}
+    j = judge(
+        case(1.0, census=both, declared=Declared(speedup=2.0), trials={("swap-sides", "failing"): (0.5, CHECK)})
+    )
+    assert j.verdict.mechanism == "kernel.wrong-orientation"
+
+
 def test_the_earlier_stage_is_the_verdict_and_the_later_one_is_listed() -> None:
     dense = product(("strided", "strided"), ns=500_000)
     seen = {"failing": census(product(), dense), "comparator": census(product(("csr", "strided"), ns=100_000))}
@@ -233,7 +250,11 @@ def test_a_mechanism_that_costs_nothing_is_ruled_out_with_its_figure() -> None:
         case(
             4.0,
             census=ORIENTED,
-            trials={("swap-sides", "failing"): (0.25, CHECK), ("narrow-index", "failing"): (0.999, CHECK)},
+            trials={
+                ("swap-sides", "failing"): (0.25, CHECK),
+                ("narrow-index", "failing"): (0.999, CHECK),
+                ("narrow-index", "comparator"): (0.999, CHECK),
+            },
         )
     )
     out = {f.mechanism: f for f in j.findings}["execution.index-copy"]

@@ -33,6 +33,7 @@ from sparsetui.evidence.records import (
     unavailable,
 )
 from sparsetui.flow import BY_ID, OWNERS, STAGES
+from sparsetui.release import closing
 from sparsetui.runner.api import Cancelled, Listener, Live, Runner, Update
 from sparsetui.session.state import SessionState
 from sparsetui.session.store import Store
@@ -328,6 +329,9 @@ class ScriptedRunner(Runner):
 
     def attach(self, role: str, evidence: str, why: str = "") -> None:
         self.writer.append("artifact", {"role": role, "evidence": evidence, "why": why})
+
+    def evaluate_gates(self, by: str = "") -> tuple[Gate, ...]:
+        return closing.evaluate(self.writer, by)
 
     def cancel(self) -> None:
         self._stop.set()

@@ -24,7 +24,7 @@ from sparsetui.tui.widgets.block import Block
 from sparsetui.tui.widgets.table import Table
 
 if TYPE_CHECKING:
-    from sparsetui.release.runner import ReleaseRunner
+    from sparsetui.tui.engine.far import FarRunner
 
 PANES = ("outcome", "ops", "findings", "live", "evidence")
 _TIMED = ("clock", "intervention", "matrix", "replay", "rehearsal")  # phases that feed the latency strips
@@ -286,7 +286,7 @@ class Investigate(CaseSheet):
         stage = self.stage
         title = STAGE[stage].title
 
-        def work(runner: ReleaseRunner) -> None:
+        def work(runner: FarRunner) -> None:
             self.desk.attempted.add(stage)
             runner.run_stage(stage)
 

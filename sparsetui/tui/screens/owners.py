@@ -22,11 +22,11 @@ from sparsetui.tui.widgets.bars import Panel
 from sparsetui.tui.widgets.table import Column, Row, Table
 
 if TYPE_CHECKING:
-    from sparsetui.release.runner import ReleaseRunner
+    from sparsetui.tui.engine.far import FarRunner
 
 
 # gates that a run of ours can settle: what to call it, and what the runner does
-MEASURES: dict[str, tuple[str, Callable[[ReleaseRunner], object]]] = {
+MEASURES: dict[str, tuple[str, Callable[[FarRunner], object]]] = {
     "matrix": ("measure matrix", lambda r: r.run_matrix()),
     "replay": ("replay the log", lambda r: r.run_replay()),
     "rollback": ("rehearse", lambda r: r.run_rehearsal()),
