@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+import msgspec
+
 from sparsetui.evidence.records import Evidence, Gate
 from sparsetui.flow import CLOSURE_ARTIFACTS, OWNERS
+from sparsetui.playbook import library
+from sparsetui.playbook.facts import flatten
+from sparsetui.playbook.runner import Trail, walk
+from sparsetui.playbook.spec import Playbook, PlaybookError
 from sparsetui.session import closure
 from sparsetui.session.owners import OwnerFile
 from sparsetui.session.state import SessionState
@@ -93,6 +100,24 @@ def waive(book: Book, gate: str, why: str, by: str) -> None:
 
 def sign(book: Book, role: str, who: str) -> None:
     book.append("signoff", {"role": role, "who": who, "note": ""})
+
+
+def follow(book: Book, playbook: Playbook) -> Trail:
+    """Walk ``playbook`` over what the session holds, and put the way it took on record."""
+    trail = walk(playbook, flatten(book.state()))
+    found = msgspec.to_builtins(trail)
+    if book.state().playbook != found:
+        book.append("playbook", found)
+    return trail
+
+
+def walk_again(book: Book) -> None:
+    """The playbook that the session follows may ask for what was measured just now. One that is not here any more stays as
+    it was walked."""
+    followed = str(book.state().playbook.get("id") or "")
+    if followed:
+        with contextlib.suppress(PlaybookError):
+            follow(book, library.find(followed))
 
 
 def evaluate(book: Book, by: str = "") -> tuple[Gate, ...]:

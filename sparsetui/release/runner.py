@@ -73,6 +73,7 @@ class ReleaseRunner(Investigation):
                     why = f"Not measured: {e.fault.message}"
                     body = {**empty, "summary": why, "why": why}
                     self.journal.append("section", {"name": name, "body": body})
+                closing.walk_again(self.journal)
                 self.evaluate_gates()
         finally:
             lab.budget_s = before

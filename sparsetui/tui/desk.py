@@ -272,7 +272,7 @@ class Desk:
                 if self.drill is not None:
                     self.prepare(self._narrate)
                 self._go_on()
-                made = self.factory(
+                self.runner = self.factory(
                     self.workload,
                     self.store,
                     budget_s=self.live.budget_s,
@@ -280,7 +280,9 @@ class Desk:
                     listener=self.hear,
                     session=self.ref,
                 )
-                self.runner, self.ref = made, self.ref or made.state().id
+                self.ref = self.ref or self.runner.state().id
+                if self._closing:  # who closed the desk meanwhile saw no runner to close
+                    self.runner.close()
             self._go_on()
             return self.runner
 

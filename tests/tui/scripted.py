@@ -105,6 +105,8 @@ PASSES: dict[str, tuple[str, ...]] = {s.id: s.passes for s in STAGES}
 class ScriptedRunner(Runner):
     """``pace`` is the seconds a pass lasts; ``fail`` names a pass that raises; ``hold`` makes a pass wait for cancel."""
 
+    alive = True
+
     def __init__(
         self,
         workload: Any,
