@@ -33,8 +33,9 @@ def close(
         Path | None, typer.Option("--log", metavar="FILE", help="replay this log instead of the workload's")
     ] = None,
     speed: Annotated[
-        float, typer.Option("--speed", min=0.001, max=1000, help="how many times as fast --log is played")
-    ] = 1.0,
+        float | None,
+        typer.Option("--speed", min=0.001, max=1000, help="how many times as fast --log is played (1 without it)"),
+    ] = None,
     rehearse: Annotated[bool, typer.Option("--rehearse", help="rehearse the way back")] = False,
     owner: Annotated[list[str] | None, typer.Option("--owner", metavar="ROLE=WHO", help="who owns a role")] = None,
     owners_file: Annotated[
@@ -61,6 +62,7 @@ def close(
     from sparsetui.workload.spec import Replay
 
     replay = replay or log is not None
+    _check_usage(workload, matrix or replay or rehearse, log, speed, bool(waive), bool(why or by))
     try:
         owners = [closing.pair_of(x, "--owner", "WHO") for x in owner or ()]
         proofs = [closing.pair_of(x, "--attach", "EVIDENCE") for x in attach or ()]
@@ -73,7 +75,7 @@ def close(
             closing.assign(book, dict(owners), "typed")
             try:
                 if replay:
-                    runner.run_replay(budget, Replay(str(log.absolute()), speed) if log else None)
+                    runner.run_replay(budget, Replay(str(log.absolute()), speed or 1.0) if log else None)
                 if matrix:
                     runner.run_matrix(budget)
                     runner.run_lens(budget)
@@ -98,6 +100,29 @@ def close(
     print("CLOSED" if not open_ else f"NOT CLOSED: {', '.join(g.gate for g in open_)}")
     say(f"memo {path}")
     raise typer.Exit(1 if open_ else 0)
+
+
+def _check_usage(
+    workload: Path | None, runs: bool, log: Path | None, speed: float | None, waives: bool, reasons: bool
+) -> None:
+    """Refuse what could not be read and options that would do nothing, before anything is measured or written."""
+    from sparsetui.release.requests import RequestLogError, read_log
+    from sparsetui.workload.errors import WorkloadError
+    from sparsetui.workload.spec import load
+
+    try:
+        if workload is not None:
+            load(workload)
+        if log is not None:
+            read_log(str(log))
+    except (WorkloadError, RequestLogError) as e:
+        fail(e)
+    if workload is not None and not runs:
+        fail(f"--workload {workload}: nothing is to be measured; add --matrix, --replay or --rehearse")
+    if speed is not None and log is None:
+        fail("--speed says how fast --log is played; a log of the workload file has its own speed under [replay]")
+    if reasons and not waives:
+        fail("--why and --by belong to a waiver; name the gate with --waive")
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""``sparsetui playbooks list|show|check``."""
+"""``sparsetui playbooks list|show|check|follow``."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from sparsetui.cli.common import clean, fail, say
+from sparsetui.cli.investigate import SessionsOption
 
-app = typer.Typer(help="Playbooks: list, show, check.", no_args_is_help=True)
+app = typer.Typer(help="Playbooks: list, show, check, follow.", no_args_is_help=True)
 
 
 @app.command("list")
@@ -64,3 +65,35 @@ def check(
     if problems:
         raise typer.Exit(2)
     say(f"{len(paths)} playbooks are right")
+
+
+@app.command()
+def follow(
+    name: Annotated[str, typer.Argument(help="an id, or a path to a YAML file")],
+    session: Annotated[str, typer.Argument(help="a session's id, or its folder")],
+    sessions: SessionsOption = None,
+) -> None:
+    """Walk a playbook over what a saved session holds, and keep the way it took there. Runs nothing.
+
+    Exit, by the end it comes to: 0 no fault, 1 a mechanism, 2 bad input, 3 it cannot answer.
+    """
+    from sparsetui.playbook.library import find
+    from sparsetui.playbook.spec import PlaybookError
+    from sparsetui.release import closing
+    from sparsetui.session.errors import SessionError
+    from sparsetui.session.store import Store
+
+    try:
+        book = find(name)
+        with Store(sessions).writer(session) as writer:
+            trail = closing.follow(writer, book)
+    except (PlaybookError, SessionError) as e:
+        fail(e)
+    for visit in trail.trail:
+        print(clean(f"{visit.step}: {visit.ask}"))
+        print(clean(f"    {visit.found} -> {visit.next}  [{visit.owner}]"))
+    end = trail.end
+    print(clean(f"{end.mechanism or end.kind}: {end.say}  [{end.owner}]"))
+    if end.settle:
+        print(clean(f"settle it with: {end.settle}"))
+    raise typer.Exit({"no_fault": 0, "mechanism": 1}.get(end.kind, 3))

@@ -114,6 +114,12 @@ def fastest(cycles: Cycles, arms: Sequence[str]) -> str | None:
 
 
 def slower(cycles: Cycles, arm: str, than: str) -> bool:
-    """Whether ``arm`` measures slower than ``than`` beyond the floor."""
-    r, floor = cycles.ratio(arm, than), cycles.floor().value or 0.0
-    return r.value is not None and r.value > 1.0 + floor
+    """Whether ``arm`` measures slower than ``than`` beyond the floor, against each other or as each stands against the reference.
+
+    Arms far from the best are left out of most cycles, so the two comparisons need not agree; a reader sees the second.
+    """
+    floor = cycles.floor().value or 0.0
+    ratios = [cycles.ratio(arm, than).value]
+    a, b = (1.0 if x == REFERENCE else cycles.ratio(x).value for x in (arm, than))
+    ratios.append(a / b if a is not None and b else None)
+    return any(r is not None and r > 1.0 + floor for r in ratios)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from sparsetui.diagnosis.stats.quantiles import BEYOND, QUANTILES
 from sparsetui.evidence.records import Number, unavailable
+from sparsetui.session.closure import STABLE_FLOOR
 from sparsetui.workload.spec import Sla
 
 Floats = NDArray[np.float64]
@@ -32,6 +33,15 @@ def limits_of(sla: Sla | None) -> dict[str, float]:
         return {}
     found = {"p50": sla.p50_ms, "p95": sla.p95_ms, "p99": sla.p99_ms}
     return {q: v for q, v in found.items() if v is not None}
+
+
+FLOORS = 3.0  # noise floors above the comparator, where no SLA says
+
+
+def margin(floor: Number) -> float:
+    """By how much a figure may lie above the comparator's where no SLA limits it, as a ratio - 1: three noise floors, and at
+    least what processes of identical code differ by."""
+    return max(STABLE_FLOOR, FLOORS * (floor.value or 0.0))
 
 
 def throughput(service_ms: Sequence[float], sla: Sla | None) -> Number:

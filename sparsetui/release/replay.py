@@ -18,6 +18,7 @@ from sparsetui.evidence.records import Number, unavailable
 from sparsetui.release import queueing
 from sparsetui.release.requests import RequestLog, RequestLogError, read_log
 from sparsetui.release.variants import FIXED, Fix, candidate, confirmed, replica_of
+from sparsetui.report.numbers import as_number
 from sparsetui.runner.equipment import VARIANTS
 from sparsetui.runner.lab import Lab
 from sparsetui.worker.faults import WorkerFault
@@ -44,6 +45,7 @@ class ReplayRun:
         self.replicas: dict[str, tuple[Replica, str]] = {}
         self.windows: dict[str, list[dict[str, Any]]] = {n: [] for n in self.names}
         self.bursts: dict[str, list[dict[str, Any]]] = {n: [] for n in self.names}
+        self.control: list[dict[str, Any]] = []  # the comparator back to back under the fix's control arm
         self.queue: dict[str, dict[str, bool | None]] = {n: {} for n in self.names}
         self.lost: dict[str, str] = {}
         self.used: RequestLog | None = None
@@ -73,13 +75,15 @@ class ReplayRun:
         self.lab.journal.append("fault", {"what": f"replay: {name}", "why": e.fault.message})
         self.replicas.pop(name, None)
 
-    def _serve(self, name: str, arrivals_ms: list[float], sizes: Any, seconds: float, start: int = 0) -> dict[str, Any]:
+    def _serve(
+        self, name: str, arrivals_ms: list[float], sizes: Any, seconds: float, start: int = 0, arm: str | None = None
+    ) -> dict[str, Any]:
         self.lab.check_cancelled()
-        replica, arm = self.replicas[name]
+        replica, own = self.replicas[name]
         args = {
             "arrivals": arrivals_ms,
             "sizes": list(sizes) if sizes else None,
-            "arm": arm,
+            "arm": own if arm is None else arm,
             "seconds": seconds,
             "start": start,
         }
@@ -123,6 +127,7 @@ class ReplayRun:
                     self.bursts[name].append(self._serve(name, [0.0] * n, self._sizes(n), 3 * burst + 1))
                 except WorkerFault as e:
                     self._lose(name, e)
+            self._harness(burst)
         for factor in (_BELOW, _ABOVE):
             for name in list(self.replicas):
                 rate = self.capacity(name).value
@@ -136,6 +141,26 @@ class ReplayRun:
                     self.queue[name][f"{factor:g}"] = grows(got["latency_ms"], self._service_ms(name))
                 except WorkerFault as e:
                     self._lose(name, e)
+
+    def _harness(self, burst: float) -> None:
+        """The comparator back to back under the rewrites that the fixed variant runs under, which change nothing there."""
+        if self.fix is None or not self.fix.arm.startswith("on:") or "comparator" not in self.replicas:
+            return
+        n = max(20, min(2000, int(burst * 1e3 / max(self._service_ms("comparator"), 1e-3))))
+        try:
+            arm = f"control:{self.fix.intervention}"
+            self.control.append(self._serve("comparator", [0.0] * n, self._sizes(n), 3 * burst + 1, arm=arm))
+        except WorkerFault as e:
+            self._lose("comparator", e)
+
+    def harness_ms(self) -> Number:
+        """What running under rewrites adds to a request, in ms: it is in the fixed variant's figures and in no release."""
+        plain = [t for b in self.bursts["comparator"] for t in b["service_ms"]]
+        under = [t for b in self.control for t in b["service_ms"]]
+        if not plain or not under:
+            return unavailable("no variant was replayed under rewrites", "ms")
+        cost = max(0.0, float(np.median(under) - np.median(plain)))
+        return Number(value=cost, n=len(under), unit="ms", quality="derived")
 
     def _sizes(self, n: int) -> list[float] | None:
         sizes = self.used.sizes if self.used else None
@@ -194,7 +219,8 @@ def run_replay(lab: Lab, budget_s: float, given: Replay | None = None) -> dict[s
     run = ReplayRun(lab, budget_s)
     run.run(log)
     body: dict[str, Any] = msgspec.to_builtins(section(run, log, asked.speed))
-    payload = {"windows": run.windows, "bursts": run.bursts, "queue": run.queue, "lost": run.lost}
+    payload = {"windows": run.windows, "bursts": run.bursts, "queue": run.queue, "lost": run.lost,
+               "control": run.control}  # fmt: skip
     made = lab.journal.evidence("release", "replay", payload, summary=body["why"])
     body["evidence"] = made.id
     lab.journal.append("section", {"name": "replay", "body": body})
@@ -208,15 +234,20 @@ def section(run: ReplayRun, log: RequestLog, speed: float) -> dict[str, Any]:
     variants = {name: _variant(run, name) for name in run.names}
     status = run.lab.journal.state().result
     chosen = candidate(run.fix, status.verdict.status if status else None)
-    relative = not limits
+    relative, harness = not limits, run.harness_ms()
     if relative:
-        limits = {q: n.ci[1] if n.ci else n.value for q in ("p50", "p95", "p99")
-                  if (n := variants["comparator"][q]).value is not None}  # fmt: skip
-    verdicts = {name: _held(v, limits, strict=not relative) for name, v in variants.items()}
+        floor = as_number((run.lab.journal.state().metrics.get("latency_ms") or {}).get("noise_floor"))
+        limits = relative_limits(variants["comparator"], floor)
+    verdicts = {
+        name: _held(v, _above(limits, harness) if relative and name == FIXED else limits, strict=not relative)
+        for name, v in variants.items()
+    }
     for name, v in variants.items():
         v["verdict"] = tell(verdicts[name])
     passed = bool(limits) and all(x == "held" for x in verdicts[chosen].values()) and chosen not in run.lost
-    asked = "the comparator's own quantiles, since no SLA is set" if relative else "the SLA"
+    asked = "the SLA"
+    if relative:
+        asked = f"the comparator's own quantiles and {queueing.margin(floor):.0%}, since no SLA is set"
     why = f"{chosen} against {asked}: {tell(verdicts[chosen])}"
     if relative and "p99" not in limits:  # without it a replay would say nothing of the tail
         passed = False
@@ -235,9 +266,21 @@ def section(run: ReplayRun, log: RequestLog, speed: float) -> dict[str, Any]:
                 "span_s": round(used.span, 3), "speed": speed, "out_of_order": log.reordered,
                 "inputs_by": next((w["by"] for v in run.windows.values() for w in v), "turn")},
         "variants": variants,
+        "cost_of_the_rewrites": harness,
         "fix": run.fix.intervention if run.fix else f"none: {run.no_fix}",
         "counted": "latency from the intended arrival, so that waiting in the queue shows; one worker, queue empty at each window",
     }  # fmt: skip
+
+
+def relative_limits(comparator: dict[str, Any], floor: Number) -> dict[str, float]:
+    """Limits where no SLA sets any, in ms: the comparator's, with the margin at which a rollback criterion fires."""
+    found = {q: comparator[q] for q in ("p50", "p95", "p99")}
+    return {q: (n.ci[1] if n.ci else n.value) * (1 + queueing.margin(floor))
+            for q, n in found.items() if n.value is not None}  # fmt: skip
+
+
+def _above(limits: dict[str, float], cost: Number) -> dict[str, float]:
+    return {q: v + (cost.value or 0.0) for q, v in limits.items()}
 
 
 def _variant(run: ReplayRun, name: str) -> dict[str, Any]:

@@ -30,7 +30,6 @@ from sparsetui.worker.handle import Replica
 from sparsetui.workload.spec import Workload
 
 _BACK = 3  # rollbacks rehearsed: one process of identical code may differ by some percent
-_FLOORS = 3.0  # times the noise floor above the comparator, where no SLA says
 
 
 def criteria(state: SessionState, workload: Workload) -> list[dict[str, Any]]:
@@ -46,7 +45,7 @@ def criteria(state: SessionState, workload: Workload) -> list[dict[str, Any]]:
         if q in limits:
             limit, since = limits[q], "SLA of the workload"
         elif n.value is not None and floor.value is not None and q != "p95":
-            margin = max(STABLE_FLOOR, _FLOORS * floor.value)
+            margin = queueing.margin(floor)
             limit = (n.ci[1] if n.ci else n.value) * (1 + margin)
             since = f"comparator's {q}, {n.value:.3g} ms, and {margin:.1%}: the larger of {STABLE_FLOOR:.0%} and 3 noise floors"
         else:
@@ -202,7 +201,7 @@ def section(run: Rehearsal) -> dict[str, Any]:
     q = quantile_summary(run.after)
     ratio = run.ratio()
     floor = as_number((state.metrics.get("latency_ms") or {}).get("noise_floor"))
-    limit = 1 + max(STABLE_FLOOR, floor.value or 0.0)
+    limit = 1 + queueing.margin(floor)
     found = criteria(state, workload)
     seen: dict[str, Number] = {**q, "drift": run.drift, "fallback": run.fallback,
                                "alive": Number(value=0.0 if run.finite else 1.0, n=len(run.ratios))}  # fmt: skip
@@ -227,7 +226,8 @@ def section(run: Rehearsal) -> dict[str, Any]:
     return {
         "summary": f"From {run.released} back to the comparator, {len(run.ratios)} times, in fresh processes.",
         "passed": passed, "why": why, "released": run.released, "switch": seconds, "time_against_before": ratio,
-        "accepted_up_to": Number(value=limit, unit="×", quality="derived", reason="noise floor, at least 5 %"),
+        "accepted_up_to": Number(value=limit, unit="×", quality="derived",
+                                 reason=f"three noise floors, at least {STABLE_FLOOR:.0%}"),
         "latency_after": q, "criteria": found,
     }  # fmt: skip
 

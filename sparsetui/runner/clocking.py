@@ -182,6 +182,7 @@ def _one_round(lab: Lab, longer: int = 1) -> None:
     try:
         pair = lab.first
         if number:
+            lab.gear.warm(lab.first, lab.deadline())
             pair, _ = lab.gear.pair(lab.deadline())
             settle(pair, min(1.0, lab.budget_s / 30), lab.deadline(), lab.cancel)
         steps = {v: longer * steps_for(lab.step_ms(v), lab.payloads[("build", v)]["inputs"]) for v in pair}

@@ -8,6 +8,7 @@ import shutil
 import tempfile
 import threading
 import weakref
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ class Equipment:
         )  # a later run sweeps what nobody holds
         self.servers: dict[str, Server] = {}
         self._open: list[Replica] = []
+        self._warmed: set[str] = set()
         self._mutex = threading.Lock()
         self._closed = False
 
@@ -120,6 +122,16 @@ class Equipment:
                 self.end(r)
             raise failure
         return replicas, built
+
+    def warm(self, first: Mapping[str, Replica], deadline_s: float) -> None:
+        """Let each server import what its first replica turned out to need (the compiler takes seconds), once a run."""
+        for variant, replica in first.items():
+            if variant in self._warmed:
+                continue
+            self._warmed.add(variant)
+            needed = replica.call("imported", deadline_s=deadline_s, cancel=self.cancel)["modules"]
+            if needed:
+                self.servers[variant].warm(needed)
 
     def end(self, replica: Replica) -> None:
         """Close a replica and keep what it printed."""

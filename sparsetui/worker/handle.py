@@ -12,6 +12,7 @@ deadline, and the death of any process involved is noticed.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -217,6 +218,12 @@ class Server:
         self._replicas.add(replica)
         self._announce(["fork", str(full.get("entry", ""))], f"run {full.get('entry', '')} in a replica", replica.pid)
         return replica
+
+    def warm(self, modules: list[str]) -> None:
+        """Import parts of torch in the server once, which otherwise each replica imports for itself."""
+        if self._link is not None and not self._link.ended.is_set():
+            with contextlib.suppress(OSError):  # a server that just died is told of by its next replica
+                self._link.warm(modules)
 
     def _announce(self, argv: list[str], why: str, pid: int) -> None:
         if self._on_command is not None:

@@ -76,13 +76,19 @@ class Link:
 
     def spawn(self, message: dict[str, Any], fds: list[int]) -> None:
         """Ask for a replica. Raises :class:`OSError` if the server is gone."""
-        data = wire.encode(message)
+        self._push(wire.encode(message), fds)
+
+    def warm(self, modules: list[str]) -> None:
+        """Have the server import ``modules`` before its next fork. Raises :class:`OSError` if the server is gone."""
+        self._push(wire.encode({"warm": modules}), [])
+
+    def _push(self, data: bytes, fds: list[int]) -> None:
         with self._send:
             sent = 0
             end = time.monotonic() + 10
             while sent < len(data):
                 try:
-                    if sent == 0:
+                    if sent == 0 and fds:
                         sent = socket.send_fds(self._socket, [data], fds)
                     else:
                         sent += self._socket.send(data[sent:])

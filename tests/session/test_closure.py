@@ -122,10 +122,10 @@ FAILING = {
     "tails": (
         {
             "metrics": _latency(
-                failing={"p50": _ms(3.9), "p99": {"value": None, "quality": "unavailable", "reason": "n=80"}}
+                comparator={"p50": _ms(0.7), "p99": {"value": None, "quality": "unavailable", "reason": "n=80"}}
             )
         },
-        "p99 of failing: n=80",
+        "p99 of comparator: n=80",
     ),
     "matrix": ({"sections": {**WHOLE.sections, "matrix": {"rows": []}}}, "no rows"),
     "quality": ({"metrics": _metrics(quality_drift={"value": 0.02})}, "exceeds 0.01"),
@@ -164,6 +164,16 @@ def test_a_waiver_closes_it_with_its_reason_and_name(name: str) -> None:
     assert gate.why.startswith("accepted for the weekend (waived while failed: ")
     assert why in gate.why
     assert closed(state)
+
+
+def test_a_tail_that_the_clock_had_too_few_steps_for_is_taken_from_the_replay() -> None:
+    few = {"p50": _ms(3.9), "p99": {"value": None, "quality": "unavailable", "reason": "n=80"}}
+    gate = _gate(_with(metrics=_latency(failing=few)), "tails")
+    assert gate.state == "passed"
+    assert gate.why == "p99 of failing 40 [39.2, 40.8] ms under the replayed load, p99 of comparator 0.9 [0.882, 0.918] ms"
+    assert gate.evidence == ("E06", "E02")
+    unserved = {**WHOLE.sections, "replay": {**REPLAY, "variants": {}}}
+    assert "n=80" in _gate(_with(metrics=_latency(failing=few), sections=unserved), "tails").why
 
 
 def test_a_gate_that_holds_is_not_shown_as_waived() -> None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 import threading
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from sparsetui.worker.faults import WorkerFault
-from sparsetui.worker.handle import CallCancelled, Server
+from sparsetui.worker.handle import CallCancelled, Launch, Server
+
+CASES = Path(__file__).parent / "cases"
 
 
 def ask(server: Server, verb: str, args: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
@@ -163,3 +167,18 @@ def test_consent_to_ptrace_can_be_given_and_taken_back(server: Server) -> None:
     with server.spawn({"entry": "good.py:linear"}) as replica:
         given = replica.allow_ptrace()
         assert replica.allow_ptrace(False) == given
+
+
+def test_a_server_imports_the_compiler_once_for_all_its_replicas(tmp_path: Path) -> None:
+    launch = Launch(folder=CASES, env={"OMP_NUM_THREADS": "1"}, label="failing")
+    spec = {"entry": "good.py:linear", "inputs": {"shape": [2, 4]}}
+    with Server(launch, tmp_path) as own:
+        with own.spawn(spec) as first:
+            first.call("build", deadline_s=30)
+            assert first.call("imported", deadline_s=30) == {"modules": []}
+        own.warm(["torch._dynamo", "torch._no_such_part"])
+        with own.spawn(spec, deadline_s=60) as second:
+            second.call("build", deadline_s=30)
+            assert second.call("imported", deadline_s=30) == {"modules": ["torch._dynamo"]}
+        assert own.pid is not None
+        assert psutil.Process(own.pid).children(recursive=True) == []

@@ -25,6 +25,9 @@ _MOST_TEXT = 16_000
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _keep_main: List[Any] = []
 
+# Parts of torch that take seconds to import and start neither a thread nor a process, so that a server may do it once for all.
+SLOW_IMPORTS = ("torch._dynamo", "torch._inductor.compile_fx")
+
 Verb = Callable[[Any, Dict[str, Any]], Dict[str, Any]]
 
 
@@ -142,7 +145,7 @@ def find_verb(name: str, table: Optional[str] = None) -> Verb:
     """The function for a verb: our own, or of the probes, or of the ``table`` (``module:NAME``) that the spec names."""
     from sparsetui.worker.child.build import build
 
-    own: Dict[str, Verb] = {"ping": _ping, "build": build, "ptrace": _ptrace}
+    own: Dict[str, Verb] = {"ping": _ping, "build": build, "ptrace": _ptrace, "imported": _imported}
     if name in own:
         return own[name]
     module, _, attribute = (table or "sparsetui.probes.verbs:VERBS").partition(":")
@@ -155,6 +158,11 @@ def find_verb(name: str, table: Optional[str] = None) -> Verb:
 
 def _ping(context: Any, args: Dict[str, Any]) -> Dict[str, Any]:
     return {"pid": os.getpid(), "rss_bytes": limits.rss_bytes(), "built": context.fn is not None}
+
+
+def _imported(context: Any, args: Dict[str, Any]) -> Dict[str, Any]:
+    """Which of the slow parts of torch the user's code has come to import."""
+    return {"modules": [name for name in SLOW_IMPORTS if name in sys.modules]}
 
 
 def _ptrace(context: Any, args: Dict[str, Any]) -> Dict[str, Any]:

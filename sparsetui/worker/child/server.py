@@ -6,6 +6,7 @@ end closes, for whatever reason, it kills every replica with all descendants and
 """
 
 import gc
+import importlib
 import os
 import platform
 import select
@@ -84,6 +85,19 @@ def _warm() -> None:
         pass  # told with its traceback when a verb is asked for
 
 
+def _import_each(names: List[str]) -> None:
+    """Import parts of torch that each replica would otherwise import for itself; one that fails there fails there as well."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in names:
+            try:
+                importlib.import_module(name)
+            except BaseException:
+                pass
+    gc.collect()
+    gc.freeze()
+
+
 def _cannot_import(name: str, why: BaseException) -> str:
     if isinstance(why, ModuleNotFoundError) and why.name == name:
         return "no %s is installed there" % name
@@ -139,7 +153,10 @@ class _Server:
         if not data:
             return False
         for message in self._decoder.feed(data):
-            self._spawn(message)
+            if "warm" in message:
+                _import_each(message["warm"])
+            else:
+                self._spawn(message)
         return True
 
     def _spawn(self, message: Dict[str, Any]) -> None:
