@@ -60,7 +60,7 @@ def _described() -> dict[str, str]:
         "replay.p50_ratio": "p50 under replay, failing / comparator",
         "replay.p99_ratio": "p99 under replay, failing / comparator",
         "replay.passed": "whether the replay met the SLA",
-        "matrix.best": "the name of the fastest row of the trade-off matrix",
+        "matrix.best": "the name of the fastest row of the trade-off matrix that breaks neither quality gate nor SLA",
         "matrix.best_kind": "dense, structured, unstructured or mixed: the kind of that row",
         "native.seen": "whether samples of native symbols exist",
         "native.unknown": "share of samples whose symbol no catalogue knows",

@@ -158,6 +158,14 @@ def test_lock_native_ops_and_sections() -> None:
     assert facts["gate.lock"] == "failed"
 
 
+def test_the_best_row_of_the_matrix_breaks_no_gate() -> None:
+    rows = [
+        {"name": "channels", "kind": "structured", "p50": {"value": 0.9}, "risk": "high: drift 0.7 exceeds 0.02"},
+        {"name": "csr", "kind": "unstructured", "p50": {"value": 1.4}, "risk": "low"},
+    ]
+    assert flatten(SessionState(sections={"matrix": {"rows": rows}}))["matrix.best"] == "csr"
+
+
 def test_every_fact_is_documented() -> None:
     facts = flatten(with_ratio(5.0, 4.9, 5.1))
     assert all(is_fact(name) for name in facts)

@@ -88,6 +88,16 @@ def test_a_mix_that_measures_slower_than_the_best_single_format_is_seen() -> Non
     assert not slower(_cycles({REFERENCE: 2.0, "csr": 1.0, "mixed": 1.0}), "mixed", "csr")
 
 
+def test_a_mix_is_seen_as_slower_where_only_the_figures_of_its_row_say_so() -> None:
+    """An arm left out of most cycles is compared on few of them; what a reader sees are both ratios against dense."""
+    c = _cycles({REFERENCE: 2.0, "csr": 1.0, "mixed": 1.0}, n=8)
+    late = {cycle: level + 0.2 for cycle, level in c.levels("mixed").items()}
+    c.blocks["mixed"] = [(i, Block("mixed", "one", 0, [math.exp(v)] * 5)) for i, v in late.items() if i > 3]
+    c.blocks["csr"] = [(i, b) for i, b in c.blocks["csr"] if i < 3]  # no cycle holds both
+    assert c.ratio("mixed", "csr").value is None
+    assert slower(c, "mixed", "csr")
+
+
 def test_hopeless_arms_are_timed_in_few_cycles() -> None:
     c = _cycles({REFERENCE: 1.0, "coo": 20.0, "csr": 1.0}, n=12)
     assert len(c.times("coo")) < len(c.times("csr"))
@@ -143,6 +153,15 @@ def test_a_tail_that_fails_is_told_apart_from_a_shift_of_everything() -> None:
     edge = {"p50": Number(9, (8, 11)), "p99": Number(20, (19, 21))}
     assert replay._held(edge, limits, strict=True)["p50"] == "not told apart from its limit"
     assert replay._held(edge, limits, strict=False)["p50"] == "held"
+
+
+def test_without_an_sla_the_comparator_and_a_margin_are_the_limit() -> None:
+    seen = {"p50": Number(2, (1.9, 2.1)), "p95": Number(3, (2.8, 3.2)), "p99": unavailable("few")}
+    assert replay.relative_limits(seen, Number(0.02)) == pytest.approx({"p50": 2.1 * 1.06, "p95": 3.2 * 1.06})
+    calm = replay.relative_limits(seen, unavailable("no floor"))
+    assert calm["p50"] == pytest.approx(2.1 * 1.05), "identical code differs by some per cent"
+    assert replay._above(calm, Number(0.5, unit="ms"))["p50"] == pytest.approx(calm["p50"] + 0.5)
+    assert replay._above(calm, unavailable("no fix")) == calm
 
 
 def test_a_queue_grows_or_holds() -> None:

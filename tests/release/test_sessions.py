@@ -184,6 +184,30 @@ def test_a_run_needs_the_workload_and_a_replay_needs_a_log(tmp_path: Path) -> No
     assert "plain.toml: has no [replay] with a log; name one with --log" in got.stderr
 
 
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--workload", "/nowhere/w.toml"], "/nowhere/w.toml: does not exist"),
+        (
+            ["--workload", str(CASES / "service.toml")],
+            "nothing is to be measured; add --matrix, --replay or --rehearse",
+        ),
+        (["--log", "/nowhere/log.csv"], "/nowhere/log.csv: No such file"),
+        (["--speed", "2"], "--speed says how fast --log is played"),
+        (["--why", "because", "--by", "@x"], "--why and --by belong to a waiver"),
+    ],
+)
+def test_an_option_that_would_do_nothing_or_cannot_be_read_is_refused(
+    tmp_path: Path, args: list[str], said: str
+) -> None:
+    with Store(tmp_path).create("bare") as writer:
+        bare = writer.id
+    got = CliRunner().invoke(app, ["close", bare, *args, "--sessions", str(tmp_path)])
+    assert got.exit_code == 2
+    assert said in got.stderr
+    assert len(got.stderr.strip().splitlines()) == 1
+
+
 def test_matrix_on_the_command_line_gives_json_on_stdout(tmp_path: Path) -> None:
     got = _run("matrix", str(CASES / "service.toml"), "--budget", "7", "--json", "-", "--sessions", str(tmp_path))
     assert got.returncode in (0, 3), got.stderr

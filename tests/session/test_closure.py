@@ -170,7 +170,9 @@ def test_a_tail_that_the_clock_had_too_few_steps_for_is_taken_from_the_replay() 
     few = {"p50": _ms(3.9), "p99": {"value": None, "quality": "unavailable", "reason": "n=80"}}
     gate = _gate(_with(metrics=_latency(failing=few)), "tails")
     assert gate.state == "passed"
-    assert gate.why == "p99 of failing 40 [39.2, 40.8] ms under the replayed load, p99 of comparator 0.9 [0.882, 0.918] ms"
+    assert (
+        gate.why == "p99 of failing 40 [39.2, 40.8] ms under the replayed load, p99 of comparator 0.9 [0.882, 0.918] ms"
+    )
     assert gate.evidence == ("E06", "E02")
     unserved = {**WHOLE.sections, "replay": {**REPLAY, "variants": {}}}
     assert "n=80" in _gate(_with(metrics=_latency(failing=few), sections=unserved), "tails").why
