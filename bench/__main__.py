@@ -11,17 +11,18 @@ from __future__ import annotations
 import argparse
 import os
 import platform
-import re
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from bench import terminal_live
 from bench.terminal import Screen, sparsetui, words
 
 ROOT = Path(__file__).parents[1]
@@ -123,59 +124,12 @@ def frame(repeats: int) -> Iterator[Row]:
 
 @bench
 def line(repeats: int) -> Iterator[Row]:
-    """Bytes to the terminal, CPU of the app and answers to keys: idle, and while a drill runs."""
+    """Bytes to the terminal, CPU of the app and answers to keys: idle, and while a drill runs; and memray's live view."""
     from sparsetui.workload.drills import catalogue
 
     catalogue.prepare(lambda text: print(text, file=sys.stderr))
-    for truecolour in (False, True):
-        colours = "truecolour" if truecolour else "16 colours"
-        with tempfile.TemporaryDirectory() as folder:
-            (Path(folder) / "sessions").mkdir()
-            screen = Screen([sparsetui(), "drill"], Path(folder), truecolour=truecolour)
-            try:
-                screen.until(lambda out: b"quit" in words(out))
-                screen.read(1.5)
-                if not truecolour:
-                    rate, cpu = screen.over(5.0)
-                    yield Row("idle, bytes to the terminal", f"{rate / 1e3:.2f} kB/s", "a still screen", "≤ 0.2 kB/s")
-                    yield Row("idle, CPU of the app", f"{100 * cpu:.1f} % of a core", "", "≤ 1 %")
-                screen.press("R")
-                # the screen repaints changed cells only, so a word on it cannot be waited for: the ledger tells the phase
-                screen.until(lambda out, place=Path(folder): _reached(place, "clock"))
-                rate, cpu = screen.over(12.0)
-                aim = "≤ 12 kB/s" if truecolour else "≤ 6 kB/s"
-                yield Row(
-                    f"live, bytes to the terminal, {colours}",
-                    f"{rate / 1e3:.2f} kB/s",
-                    "the clock pass of the drill, 120×36",
-                    aim,
-                )
-                yield Row(
-                    f"live, CPU of the app, {colours}",
-                    f"{100 * cpu:.1f} % of a core",
-                    "its workers are not counted",
-                    "≤ 5 %",
-                )
-                if not truecolour:
-                    keys = []
-                    for _ in range(max(4, repeats)):
-                        keys.append(screen.answer("?", b"A key that cannot act"))
-                        screen.press("\x1b")
-                        screen.read(0.6)
-                    yield Row(
-                        "live, a key is answered",
-                        ms(keys),
-                        "? until the help is on the screen; the worst in brackets",
-                        "≤ 100 ms",
-                    )
-            finally:
-                screen.close()
-
-
-def _reached(folder: Path, phase: str) -> bool:
-    """Whether a run that writes below ``folder`` has begun that phase."""
-    ledgers = [p.read_bytes() for p in folder.glob("sessions/*/ledger.jsonl")]
-    return any(re.search(rb'"name":"%s[^{}]*"state":"started"' % phase.encode(), data) for data in ledgers)
+    for cells in chain(terminal_live.ours(repeats), terminal_live.peer(repeats)):
+        yield Row(*cells)
 
 
 @bench

@@ -144,7 +144,7 @@ def take_clock(lab: Lab, until: float) -> None:
 def take_tails(lab: Lab, until: float) -> None:
     """Longer rounds until p99 of both variants has the steps that it needs, or ``until`` seconds of budget are left."""
     clock, watch = lab.clock, Stopwatch()
-    if lab.faults or not clock.rounds or _least_steps(clock) >= TAIL_STEPS:
+    if lab.faults or not clock.rounds or _least_steps(clock) >= TAIL_STEPS or lab.left < until:
         return
     with lab.journal.phase("execution", "tails", "more steps, so that p95 and p99 can be told"):
         while not lab.faults and _least_steps(clock) < TAIL_STEPS:

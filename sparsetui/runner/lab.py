@@ -6,6 +6,7 @@ import dataclasses
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -171,8 +172,9 @@ class Lab:
         message: str,
         *,
         optional_s: float | None = None,
+        together: bool = False,
     ) -> None:
-        """One verb on both first replicas, one after the other.
+        """One verb on both first replicas, one after the other; or ``together``, where neither is being timed.
 
         With ``optional_s`` it may take that many seconds, and its failure says nothing of the variant: the investigation goes
         on without it.
@@ -180,13 +182,16 @@ class Lab:
         if not self.ready():
             return
         limit = self.deadline() if optional_s is None else min(self.deadline(), optional_s)
-        with self.journal.phase(stage, probe, message):
+
+        def ask(v: str) -> dict[str, Any]:
+            return passes.simple(self.journal, self.first[v], v, stage, probe, args, limit, self.cancel, say)
+
+        with self.journal.phase(stage, probe, message), ThreadPoolExecutor(max_workers=len(VARIANTS)) as pool:
+            asked = {v: pool.submit(ask, v) for v in VARIANTS} if together else {}
             for v in VARIANTS:
                 self.check_cancelled()
                 try:
-                    self.payloads[(probe, v)] = passes.simple(
-                        self.journal, self.first[v], v, stage, probe, args, limit, self.cancel, say
-                    )
+                    self.payloads[(probe, v)] = asked[v].result() if together else ask(v)
                 except WorkerFault as e:
                     before = dict(self.faults)
                     self.fault(e)
@@ -210,7 +215,9 @@ class Lab:
                     self.journal.append("fault", {"what": f"{v}: autopsy", "why": e.fault.message})
 
     def take_lock(self) -> None:
-        self.each("ingress", "lock", {}, lambda p: f"{len(p['tags'])} tags", "tags that both variants run under")
+        # it takes the first step, in which a compiler may be at work for seconds
+        self.each("ingress", "lock", {}, lambda p: f"{len(p['tags'])} tags", "tags that both variants run under",
+                  together=True)  # fmt: skip
         if all(("lock", v) in self.payloads for v in VARIANTS):
             self.journal.append("lock", self.lock())
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sparsetui.ingest.traces.events import Args, Event
+from sparsetui.ingest.traces.spill import RECORD, Records, Spill, records
 
 OP, RUNTIME, PYTHON, KERNEL, COPY, MARK, OTHER = range(7)
 HOST = (OP, RUNTIME, PYTHON)
@@ -35,7 +36,8 @@ _SHAPED = frozenset(
         "_addmm_activation", "alias",
     )
 )  # fmt: skip
-MAX_EVENTS = 12_000_000
+WINDOW = 1_500_000  # timed events that are held and looked at together; of larger traces the rest waits on disk
+MAX_EVENTS = 150_000_000  # six gigabytes of it
 MAX_NAMES = 60_000
 _FURTHER = "(further names)"
 _NO_ARGS = Args()
@@ -43,15 +45,16 @@ _ROW = attrgetter("cat", "name", "pid", "tid", "ts", "dur")
 
 
 class _Ids(dict[Any, int]):
-    """Numbers for things in order of appearance; ``seen`` is told of each new one."""
+    """Numbers for things in order of appearance; beyond ``limit`` of them, the last one stands for all others."""
 
     def __init__(self, limit: int) -> None:
         super().__init__()
         self.limit = limit
 
     def __missing__(self, key: Any) -> int:
-        number = min(len(self), self.limit)
-        self[key] = number
+        if len(self) >= self.limit:
+            return self.limit - 1
+        number = self[key] = len(self)
         return number
 
 
@@ -105,8 +108,6 @@ class Columns:
     names: list[str]
     lanes: list[tuple[str, str]]
     shapes: list[tuple[bytes, bytes]]
-    incomplete: int
-    beyond: int
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -114,22 +115,30 @@ class Columns:
 
 @dataclass
 class Builder:
-    """Collects events into :class:`Columns`; what lacks a time or a name is counted, not kept."""
+    """Collects events into :class:`Columns`; what lacks a time or a name is counted, not kept.
 
+    Up to ``window`` events stay in memory. From then on all go to disk, and come back in windows of time.
+    """
+
+    window: int = WINDOW
     incomplete: int = 0
     beyond: int = 0
     kept: int = 0
+    full: str = ""  # why events were left out, if they were
     _kinds: _Kinds = field(default_factory=_Kinds)
     _names: _Names = field(default_factory=_Names)
     _lanes: _Ids = field(default_factory=lambda: _Ids(1_000_000))
     _shapes: _Ids = field(default_factory=lambda: _Ids(100_000))
     _parts: list[tuple[npt.NDArray[Any], ...]] = field(default_factory=list)
+    _held: int = 0
+    _spill: Spill | None = None
 
     def add(self, events: Iterable[Event]) -> None:
         timed = [e for e in events if e.ph == "X"]
         if not timed:
             return
-        if self.kept >= MAX_EVENTS:
+        if self.full or self.kept >= MAX_EVENTS:
+            self.full = self.full or f"at most {MAX_EVENTS:,} timed events are kept"
             self.beyond += len(timed)
             return
         try:
@@ -169,22 +178,53 @@ class Builder:
             columns = tuple(c[keep] for c in columns)
         self._parts.append(columns)
         self.kept += len(columns[0])
+        self._held += len(columns[0])
+        if self._held > self.window:
+            self._to_disk()
+
+    def _to_disk(self) -> None:
+        """Move what is held to disk. Where there is no room for it, it and all that follows is counted as left out."""
+        try:
+            self._spill = self._spill or Spill()
+            for part in self._parts:
+                self._spill.add(records(part))
+        except OSError as e:
+            self.full = f"no room on disk for more ({e.strerror or e})"
+            self.kept -= self._held
+            self.beyond += self._held
+        self._parts.clear()
+        self._held = 0
 
     def _shaped(self) -> list[int]:
         return [number for op in _SHAPED if (number := self._names.get(op)) is not None]
 
-    def done(self) -> Columns:
-        types = (np.int8, np.int32, np.int32, np.float64, np.float64, np.int64, np.float32, np.int32)
-        columns: list[npt.NDArray[Any]] = [
-            np.concatenate([p[i] for p in self._parts]) if self._parts else np.zeros(0, t) for i, t in enumerate(types)
-        ]
-        self._parts.clear()
+    def windows(self) -> Iterator[Columns]:
+        """All that was kept: as one piece, or in windows of time. Names, lanes and shapes are numbered throughout."""
+        if self._spill is None:
+            types = [RECORD[i] for i in range(len(RECORD))]
+            columns: list[npt.NDArray[Any]] = []
+            for i, t in enumerate(types):
+                columns.append(np.concatenate([p[i] for p in self._parts]) if self._parts else np.zeros(0, t))
+            self._parts.clear()
+            yield self._columns(columns)
+            return
+        if self._held:
+            self._to_disk()
+        try:
+            for window, beyond in self._spill.windows(self.window, HOST):
+                self.beyond += beyond
+                yield self._columns(_split(window))
+        finally:
+            self._spill.close()
+
+    def _columns(self, columns: list[npt.NDArray[Any]]) -> Columns:
         kind, name, lane, ts, dur, corr, occupancy, shape = columns
         lanes = [(_word(p), _word(t)) for p, t in self._lanes]
-        names, shapes = self._names.texts, list(self._shapes)
-        return Columns(
-            kind, name, lane, ts, dur, corr, occupancy, shape, names, lanes, shapes, self.incomplete, self.beyond
-        )
+        return Columns(kind, name, lane, ts, dur, corr, occupancy, shape, self._names.texts, lanes, list(self._shapes))
+
+
+def _split(window: Records) -> list[npt.NDArray[Any]]:
+    return [np.ascontiguousarray(window[name]) for name in RECORD.names or ()]
 
 
 def _column(values: Iterable[Any], n: int, type_: Any) -> npt.NDArray[Any]:

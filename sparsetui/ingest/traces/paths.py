@@ -33,18 +33,28 @@ _SIDES = {
 
 
 @dataclass
+class Launches:
+    """Runtime calls of the window before, whose device events may begin in this one: by correlation number, sorted."""
+
+    corr: npt.NDArray[np.int64]
+    within: npt.NDArray[np.int8]  # what the call lay in: 0, or the number of the path conversion or sort
+
+
+@dataclass
 class Paths:
     """``path`` (int8 index into PATHS) of every event of the columns, and what products showed of their operands."""
 
     path: npt.NDArray[np.int8]
     launched_by: npt.NDArray[np.int64]  # for device events: position in the nesting of the launching call, -1 for none
+    linked: int  # device events whose launching call is known, also from the window before
+    calls: Launches  # those of this window
     products: int  # products on the host
     layouts_known: int  # of those, how many recorded their operands' strides
     family: list[str]  # of each name, as a kernel
 
 
-def assign(c: Columns, nesting: Nesting, catalogue: Catalogue) -> Paths:
-    """The path of every event."""
+def assign(c: Columns, nesting: Nesting, catalogue: Catalogue, before: Launches | None = None) -> Paths:
+    """The path of every event. ``before`` are the launches of the window before this one."""
     n = len(c)
     path = np.full(n, NUMBER["unknown"], np.int8)
     kernels, ops, family = _by_name(c, catalogue)
@@ -63,13 +73,29 @@ def assign(c: Columns, nesting: Nesting, catalogue: Catalogue) -> Paths:
     local[coalescing & ~converting & calm] = _SORT
     path[order] = local
 
+    within = np.where(converting, _CONVERSION, np.where(coalescing, _SORT, 0)).astype(np.int8)
     launched = _launches(c, order)
-    device_rows = np.flatnonzero((c.kind == KERNEL) | (c.kind == COPY))
-    has = device_rows[launched[device_rows] >= 0]
-    for flags, to in ((coalescing, _SORT), (converting, _CONVERSION)):
-        inside = has[flags[launched[has]]]
-        path[inside[path[inside] != _SORT]] = to
-    return Paths(path, launched, products, known, family)
+    rows = np.flatnonzero((c.kind == KERNEL) | (c.kind == COPY))
+    meant = np.zeros(len(rows), np.int8)
+    has = launched[rows] >= 0
+    meant[has] = within[launched[rows[has]]]
+    if before is not None and len(before.corr):
+        left = np.flatnonzero(~has & (c.corr[rows] > 0))
+        at, hit = _find(before.corr, c.corr[rows[left]])
+        meant[left[hit]] = before.within[at[hit]]
+        has[left[hit]] = True
+    changed = rows[(meant > 0) & (path[rows] != _SORT)]
+    path[changed] = meant[(meant > 0) & (path[rows] != _SORT)]
+    calls = np.flatnonzero((c.kind[order] == RUNTIME) & (c.corr[order] > 0))
+    calls = calls[np.argsort(c.corr[order[calls]], kind="stable")]
+    after = Launches(c.corr[order[calls]], within[calls])
+    return Paths(path, launched, int(has.sum()), after, products, known, family)
+
+
+def _find(keys: npt.NDArray[np.int64], wanted: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """Where each of ``wanted`` stands in the sorted, non-empty ``keys``, and whether it does."""
+    at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    return at, keys[at] == wanted
 
 
 def _by_name(c: Columns, catalogue: Catalogue) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.int8], list[str]]:
@@ -102,9 +128,7 @@ def _launches(c: Columns, order: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]
     keys = c.corr[order[calls]]
     by_key = np.argsort(keys, kind="stable")
     rows = np.flatnonzero(((c.kind == KERNEL) | (c.kind == COPY)) & (c.corr > 0))
-    at = np.searchsorted(keys[by_key], c.corr[rows])
-    at = np.minimum(at, len(keys) - 1)
-    hit = keys[by_key][at] == c.corr[rows]
+    at, hit = _find(keys[by_key], c.corr[rows])
     out[rows[hit]] = calls[by_key[at[hit]]]
     return out
 
