@@ -163,7 +163,7 @@ def _net(case: Case, s: Suspect) -> tuple[float, float, float] | None:
         return None
     value, half = mine
     if len(s.tried_on) > 1:
-        theirs = _their_gain(case, s)
+        theirs = _their_gain(case, s, value)
         if theirs is None:
             return None
         value -= theirs[0]
@@ -171,13 +171,20 @@ def _net(case: Case, s: Suspect) -> tuple[float, float, float] | None:
     return value, value - half, value + half
 
 
-def _their_gain(case: Case, s: Suspect) -> tuple[float, float] | None:
-    """What the intervention takes off the comparator's step: nothing where it finds nothing there, ``None`` if unknown."""
+def _their_gain(case: Case, s: Suspect, mine: float) -> tuple[float, float] | None:
+    """What the intervention takes off the comparator's step, given what it gains in the failing one; ``None`` if unknown.
+
+    Where the comparator has the mechanism in a form that cannot be rewritten (its operand is made anew in each step, say),
+    it is taken to gain in proportion to the time that the census saw in it, give or take all of that.
+    """
     other, c = trial(case, s, "comparator"), case.comparison
     if other is None or c is None:
         return None
     if other.check and not other.check.get("applied"):
-        return 0.0, 0.0
+        if s.comparator is None or s.failing.ms <= 0.0:
+            return 0.0, 0.0
+        likely = max(0.0, mine) * s.comparator.ms / s.failing.ms
+        return likely, likely
     return _gain(other.closure, c.comparator_ms.value) if other.valid and other.closure is not None else None
 
 
@@ -209,7 +216,7 @@ def _share(case: Case, s: Suspect) -> Number:
     net, whole = _net(case, s), _gap_ms(case)
     if net is None:
         t = trial(case, s)
-        if t is not None and t.valid and len(s.tried_on) > 1 and _their_gain(case, s) is None:
+        if t is not None and t.valid and len(s.tried_on) > 1 and _their_gain(case, s, 0.0) is None:
             return unavailable(_ONE_SIDED)
         return unavailable("no valid intervention was measured")
     if whole.value is None or whole.ci is None or whole.value <= 0:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -30,6 +31,7 @@ class Live(msgspec.Struct, frozen=True):
     ratio: Number | None = None  # failing / comparator so far
     floor: Number | None = None  # the A/A noise floor so far, as a ratio - 1
     counters: dict[str, Number] = {}  # e.g. "dense fallback", "conversions/step", "metadata bytes"
+    hosts: dict[str, dict[str, Any]] = {}  # of a fleet: host -> state, phase, spent_s, budget_s, ratio, why
 
 
 class Update(msgspec.Struct, frozen=True):

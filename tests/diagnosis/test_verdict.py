@@ -145,6 +145,15 @@ def test_what_was_measured_in_one_of_two_that_have_it_is_not_blamed() -> None:
     assert f.reason.startswith("not settled: it is present in both variants")
 
 
+def test_what_the_comparator_pays_and_nothing_can_rewrite_there_is_not_the_cause() -> None:
+    both = {"failing": census(product(ns=400_000)), "comparator": census(product(ns=500_000))}
+    nothing = {**CHECK, "applied": 0}
+    taken = {("swap-sides", "failing"): (0.5, CHECK), ("swap-sides", "comparator"): (1.0, nothing)}
+    j = judge(case(2.0, census=both, trials=taken))
+    assert j.verdict.status == "cannot_answer"
+    assert not j.findings[0].material
+
+
 def test_a_missing_speedup_counts_what_both_pay() -> None:
     both = {"failing": census(product()), "comparator": census(product())}
     j = judge(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sparsetui.ingest.traces.compare import compare
-from sparsetui.ingest.traces.inspect import inspect, spread
+from sparsetui.ingest.traces.inspect import inspect
+from sparsetui.ingest.traces.ranks import spread
 
 __all__ = ["compare", "inspect", "spread"]

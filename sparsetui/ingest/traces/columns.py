@@ -201,7 +201,7 @@ class Builder:
     def windows(self) -> Iterator[Columns]:
         """All that was kept: as one piece, or in windows of time. Names, lanes and shapes are numbered throughout."""
         if self._spill is None:
-            types = [RECORD[i] for i in range(len(RECORD))]
+            types = [RECORD[name] for name in RECORD.names or ()]
             columns: list[npt.NDArray[Any]] = []
             for i, t in enumerate(types):
                 columns.append(np.concatenate([p[i] for p in self._parts]) if self._parts else np.zeros(0, t))

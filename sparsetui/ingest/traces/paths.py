@@ -92,7 +92,9 @@ def assign(c: Columns, nesting: Nesting, catalogue: Catalogue, before: Launches 
     return Paths(path, launched, int(has.sum()), after, products, known, family)
 
 
-def _find(keys: npt.NDArray[np.int64], wanted: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+def _find(
+    keys: npt.NDArray[np.int64], wanted: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
     """Where each of ``wanted`` stands in the sorted, non-empty ``keys``, and whether it does."""
     at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
     return at, keys[at] == wanted
