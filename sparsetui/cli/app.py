@@ -13,6 +13,7 @@ from sparsetui.cli.close import close
 from sparsetui.cli.common import tui_options
 from sparsetui.cli.doctor import doctor
 from sparsetui.cli.drill import drill
+from sparsetui.cli.fleet import fleet
 from sparsetui.cli.import_ import import_
 from sparsetui.cli.matrix import matrix
 from sparsetui.cli.memo import memo
@@ -32,6 +33,7 @@ app.command("drill")(drill)
 app.command("attach")(attach)
 app.command("import")(import_)
 app.command("matrix")(matrix)
+app.command("fleet")(fleet)
 app.command("close")(close)
 app.add_typer(sessions.app, name="sessions")
 app.command("memo")(memo)

@@ -284,3 +284,55 @@ def test_a_conversion_in_the_step_shows_beside_the_product(recorded: Path) -> No
 def test_a_mask_multiply_shows_as_elementwise(recorded: Path) -> None:
     p = traces.inspect(recorded / "mask-shapes.json")
     assert shares(p["time_table"])["elementwise"] > 0.02
+
+
+def nested(n: int) -> list[dict[str, Any]]:
+    """A frame around everything, ops in two levels, and a kernel that begins long after its launch."""
+    out = [event("python_function", "serving.py(9): main", 0, 10.0 * n)]
+    for i in range(n):
+        at = 10.0 * i
+        out.append(event("cpu_op", f"aten::{'addmm' if i % 2 else 'to_dense'}", at, 8))
+        out.append(event("cpu_op", "aten::copy_", at + 2, 4))
+        out.append(event("cuda_runtime", "cudaLaunchKernel", at + 3, 1, correlation=i + 1))
+        out.append({**event("kernel", f"k{i % 3}", at + 25, 3, correlation=i + 1), "pid": 0, "tid": 7})
+        out.append(event("user_annotation", f"ProfilerStep#{i // 10}", 100.0 * (i // 10), 100))
+    return out
+
+
+def event(cat: str, name: str, ts: float, dur: float, **args: Any) -> dict[str, Any]:
+    return {"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": 1, "ts": ts, "dur": dur, "args": args}
+
+
+@pytest.mark.parametrize("window", [40, 171, 600])
+def test_windows_of_a_large_trace_add_up_to_the_whole(tmp_path: Path, window: int) -> None:
+    path = tmp_path / "large.json"
+    path.write_text(json.dumps({"traceEvents": nested(400)}))
+    whole, parts = traces.inspect(path), traces.inspect(path, window=window)
+    for key in ("events", "timed_events", "span_ms", "launches", "kernels", "steps"):
+        assert parts[key] == whole[key], key
+    for table in ("time_table", "host_table"):
+        mine, theirs = ({r.path: r for r in p[table].paths} for p in (whole, parts))
+        assert mine.keys() == theirs.keys()
+        for path_, row in mine.items():
+            assert theirs[path_].share.value == pytest.approx(row.share.value), path_
+            assert (theirs[path_].share.n, theirs[path_].threads) == (row.share.n, row.threads)
+            assert theirs[path_].callers == row.callers
+    assert [(r["op"], r["calls"]) for r in parts["ops"]] == [(r["op"], r["calls"]) for r in whole["ops"]]
+    assert parts["rates"]["conversion_rate"].value == pytest.approx(0.5)
+    assert {k: v.value for k, v in parts["gaps"].items()} == pytest.approx(
+        {k: v.value for k, v in whole["gaps"].items()}
+    )
+
+
+def test_where_disk_is_full_what_is_left_out_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sparsetui.ingest.traces.spill import Spill
+
+    def full(self: Spill, records: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Spill, "add", full)
+    path = tmp_path / "large.json"
+    path.write_text(json.dumps({"traceEvents": nested(400)}))
+    p = traces.inspect(path, window=100)
+    assert p["oddities"]["beyond_limit"] > 0
+    assert any("No space left" in u.why for u in p["cannot_answer"])

@@ -185,7 +185,7 @@ class Builder:
     def _to_disk(self) -> None:
         """Move what is held to disk. Where there is no room for it, it and all that follows is counted as left out."""
         try:
-            self._spill = self._spill or Spill()
+            self._spill = self._spill or Spill(self.window)
             for part in self._parts:
                 self._spill.add(records(part))
         except OSError as e:
@@ -211,7 +211,7 @@ class Builder:
         if self._held:
             self._to_disk()
         try:
-            for window, beyond in self._spill.windows(self.window, HOST):
+            for window, beyond in self._spill.windows(HOST):
                 self.beyond += beyond
                 yield self._columns(_split(window))
         finally:

@@ -68,6 +68,7 @@ class Sheet(Screen[None], inherit_bindings=False):
         self._note: tuple[str, str] | None = None
         self._note_timer: Timer | None = None
         self._redraw_due = False
+        self._sized = False  # nothing can be drawn before the first layout
 
     @property
     def desk(self) -> Desk:
@@ -102,20 +103,22 @@ class Sheet(Screen[None], inherit_bindings=False):
         first = self.first_focus()
         if first is not None:
             first.focus()
-        self.call_after_refresh(self.redraw)
 
     def on_screen_resume(self) -> None:
-        self.call_after_refresh(self.redraw)
-
-    def on_resize(self) -> None:
-        self.call_after_refresh(self.redraw)
+        if self._sized:
+            self.redraw_soon()
 
     def on_block_sized(self) -> None:
+        self._sized = True
+        self.redraw_soon()
+
+    def redraw_soon(self) -> None:
+        """Once for all that asks for it until then: a screen that opens is mounted, resumed and sized in one go."""
         if not self._redraw_due:
             self._redraw_due = True
-            self.call_after_refresh(self._redraw_sized)
+            self.call_later(self._redraw_now)
 
-    def _redraw_sized(self) -> None:
+    def _redraw_now(self) -> None:
         self._redraw_due = False
         self.redraw()
 
