@@ -1,0 +1,38 @@
+"""Several ranks of one run side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+
+def spread(payloads: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """How several ranks of one run differ: who works longest, who waits in collectives. None for fewer than two."""
+    if len(payloads) < 2:
+        return None
+    rows = []
+    for p in payloads:
+        idle = p["gaps"]["device_idle"].value
+        step = p["steps"]["p50_ms"].value
+        busy = p["busy_ms"] if p["busy_ms"] is not None else p["span_ms"]
+        rows.append(
+            {
+                "file": p["file"],
+                "rank": p["rank"],
+                "span_ms": p["span_ms"],
+                "busy_ms": busy,
+                "compute_ms": (busy or 0.0) - p["collective_ms"],
+                "collective_ms": p["collective_ms"],
+                "idle_share": idle,
+                "step_p50_ms": step,
+            }
+        )
+    out: dict[str, Any] = {"ranks": rows}
+    for key in ("span_ms", "compute_ms", "collective_ms", "step_p50_ms"):
+        values = [r[key] for r in rows if r[key]]
+        out[f"{key}_max_over_min"] = max(values) / min(values) if len(values) == len(rows) else None
+    slowest = max(rows, key=lambda r: r["compute_ms"])
+    waiting = max(rows, key=lambda r: r["collective_ms"])
+    out["most_compute"] = slowest["rank"] if slowest["rank"] is not None else slowest["file"]
+    out["most_collective"] = waiting["rank"] if waiting["rank"] is not None else waiting["file"]
+    return out
