@@ -65,7 +65,9 @@ class Spill:
 
     def _borders(self) -> list[tuple[float, float]]:
         """Half-open spans of time that hold about ``size`` records each, by the sample of starts."""
-        starts = np.sort(np.concatenate(self._sample))
+        starts = np.sort(np.concatenate([*self._sample, np.zeros(0)]))
+        if not len(starts):
+            return [(-np.inf, np.inf)]
         count = max(1, -(-self.records // self.size))
         inner = np.unique(starts[(np.arange(1, count) * len(starts)) // count])
         edges = [-np.inf, *inner.tolist(), np.inf]
