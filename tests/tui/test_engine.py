@@ -31,7 +31,18 @@ def build():
 def slow():
     time.sleep(60)
 """
-PAGE = '[workload]\nname = "tiny"\n[failing]\nentry = "serving.py:{}"\nthreads = 1\n[comparator]\nentry = "serving.py:build"\nthreads = 1\n[inputs]\nshape = [2, 16]\n'
+PAGE = """\
+[workload]
+name = "tiny"
+[failing]
+entry = "serving.py:{}"
+threads = 1
+[comparator]
+entry = "serving.py:build"
+threads = 1
+[inputs]
+shape = [2, 16]
+"""
 
 
 def workload(folder: Path, failing: str = "build") -> Workload:
