@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _CLOCK_SHARE = 0.45  # of what is left after the passes, while there are suspects to try
 _NATIVE_FROM = 0.55  # of the budget that must still be left for the native pass to run before the clock
+_NATIVE_LEAST_S = 15.0  # with less than this, the three seconds that samplers take are better spent on rounds
 _TRIAL_S = 0.8  # the least that an intervention needs, before steps are slow
 _KEEP_FOR_TAILS = 0.4  # of the budget: once the question is answered, tails may take time down to this
 _CLOSE_S = 0.5  # to fold, judge and write
@@ -33,7 +34,7 @@ def run_plan(lab: Lab) -> None:
             lab.extra_probes(late=False)
             return
     lab.extra_probes(late=False)
-    if lab.left > _NATIVE_FROM * lab.budget_s:
+    if lab.left > max(_NATIVE_FROM * lab.budget_s, _NATIVE_LEAST_S):
         lab.run_pass("native")
     # one that must give way to its rivals is tried after them
     waiting = sorted((s for s in suspects(lab.case()) if s.intervention), key=lambda s: bool(s.mechanism.rivals))

@@ -12,10 +12,15 @@ import pytest
 from typer.testing import CliRunner
 
 from sparsetui.cli.app import app
+from sparsetui.flow import OWNERS
 from sparsetui.release.runner import ReleaseRunner
-from sparsetui.runner.investigation import Investigation
+from sparsetui.report.memo import render
 from sparsetui.session.store import Store
 from sparsetui.workload.spec import load
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from in_app import closed_in_app
 
 pytest.importorskip("torch")
 
@@ -29,23 +34,15 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 
 @pytest.fixture(scope="module")
-def session(store: Store) -> str:
-    """An investigated session of the service, with everything that closure needs measured."""
-    runner = Investigation(load(CASES / "service.toml"), store, budget_s=14)
-    try:
-        runner.run_all()
-        found = runner.state().id
-    finally:
-        runner.close()
-    release = ReleaseRunner(load(CASES / "service.toml"), store, budget_s=12, session=found)
-    try:
-        release.run_replay()
-        release.run_matrix()
-        release.run_lens()
-        release.run_rehearsal(6)
-    finally:
-        release.close()
-    return found
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The archive of the session as it was when only its owners were missing."""
+    return tmp_path_factory.mktemp("archive") / "measured.tar.gz"
+
+
+@pytest.fixture(scope="module")
+def session(store: Store, measured: Path) -> str:
+    """A session of the service that somebody closed in the app, by keys, without a waiver."""
+    return closed_in_app(CASES / "service.toml", store, 13.0, measured).id
 
 
 def _section(store: Store, session: str, name: str) -> dict[str, Any]:
@@ -77,12 +74,36 @@ def test_the_matrix_holds_every_kind_and_what_cannot_run_says_why(store: Store, 
     assert body["crossover"] or store.open(session).state().faults
 
 
-def test_the_mix_is_never_slower_than_the_best_single_format_beyond_the_floor(store: Store, session: str) -> None:
-    body = _section(store, session, "matrix")
+def _mix_is_no_slower(body: dict[str, Any]) -> None:
+    """As a reader of the rows sees it: the mix against the best single format, each against dense."""
     rows = {r["name"]: r for r in body["rows"]}
-    best, floor = body["best_single"], body["noise_floor"]["value"]
-    mixed, single = (1.0 if r == "dense" else rows[r]["against_dense"]["value"] for r in ("mixed", best))
-    assert mixed <= single * (1 + floor) * 1.001
+    floor = body["noise_floor"]["value"]
+    for mix in (r for r in rows if r.startswith("mixed")):
+        against = {r: rows[r]["against_dense"]["value"] for r in rows if r == mix or not r.startswith("mixed")}
+        singles = {r: v for r, v in against.items() if r != mix and v is not None}
+        if mix == "mixed within quality":  # only formats that hold the gate were to choose from
+            singles = {r: v for r, v in singles.items() if "drift" not in rows[r]["risk"]}
+        assert against[mix] <= min(singles.values()) * (1 + floor) * 1.001, (mix, against)
+
+
+def test_the_mix_is_never_slower_than_the_best_single_format_beyond_the_floor(store: Store, session: str) -> None:
+    _mix_is_no_slower(_section(store, session, "matrix"))
+
+
+def test_the_matrix_of_a_transformer_block_prunes_what_was_pruned_and_mixes_no_slower(tmp_path: Path) -> None:
+    runner = ReleaseRunner(load(CASES / "block.toml"), Store(tmp_path), budget_s=9)
+    try:
+        body = runner.run_matrix()
+    finally:
+        runner.close()
+    _mix_is_no_slower(body)
+    target = {x["layer"]: x["sparsity"] for x in body["layers"]}
+    assert {n for n, t in target.items() if t > 0.85} == {"linear1", "linear2"}
+    assert target["qkv"] == target["out"] == 0
+    chosen = {x["layer"]: x["mixed"] for x in body["layers"]}
+    assert chosen["qkv"] == chosen["out"] == "dense", "what is not pruned stays dense"
+    rows = {r["name"]: r for r in body["rows"]}
+    assert rows["csr-int32"]["quality_drift"]["value"] < rows["bsr-16"]["quality_drift"]["value"]
 
 
 def test_the_replay_serves_failing_comparator_and_the_fixed_variant(store: Store, session: str) -> None:
@@ -123,31 +144,57 @@ def test_the_lens_places_the_runs_of_the_session(store: Store, session: str) -> 
     assert "saturation" in [z["name"] for z in body["zones"]]
 
 
-def test_closing_needs_every_gate_and_says_which_are_open(store: Store, session: str) -> None:
+def test_from_an_investigation_to_a_closed_memo_in_the_app_without_a_waiver(store: Store, session: str) -> None:
+    state = store.open(session).state()
+    assert state.closed == "@ann"
+    assert {g.gate: g.state for g in state.gates} == dict.fromkeys(GATES, "passed")
+    assert state.waivers == ()
+    assert {s["role"] for s in state.signoffs} == set(OWNERS.values())
+    memo = render(state)
+    assert memo.startswith("# CLOSED: ")
+    proofs = {e.id: e.sha256 for e in state.evidence}
+    for gate in state.gates:
+        assert gate.evidence, gate.gate
+        assert all(proofs[e] for e in gate.evidence), "each claim stands on an artifact"
+
+
+def test_headless_it_stays_open_until_its_owners_answer_for_it(session: str, measured: Path, tmp_path: Path) -> None:
+    store = Store(tmp_path / "elsewhere")
+    store.root.mkdir()
+    store.import_(measured)
     root = ["--sessions", str(store.root)]
     first = _run("close", session, *root)
     assert first.returncode == 1
     assert [line.split()[1] for line in first.stdout.replace("not run", "not-run").splitlines()[:10]] == list(GATES)
-    assert "NOT CLOSED" in first.stdout
-    assert "owners" in first.stdout.splitlines()[-1]
+    assert first.stdout.splitlines()[-1] == "NOT CLOSED: owners"
+    assert (store.find(session) / "memo.md").read_text().startswith("# NOT CLOSED")
     people = [
         x
         for role in ("ML", "KL", "RT", "PR")
         for x in ("--owner", f"{role}=@{role.lower()}", "--attach", f"{role}=auto")
     ]
-    second = _run("close", session, *people, "--sign", "PR=@sre", *root)
-    open_ = [line.split()[1] for line in second.stdout.replace("not run", "not-run").splitlines()[:10]
-             if line.startswith(("failed", "not-run"))]  # fmt: skip
-    assert "owners" not in open_
-    waive = [x for g in open_ for x in ("--waive", g)]
-    third = _run("close", session, *waive, "--why", "the test host is too busy", "--by", "@lead", *root)
-    assert third.returncode == 0, third.stdout
-    assert third.stdout.splitlines()[-1] == "CLOSED"
+    for _ in range(3):  # the rehearsal is run again here; a busy host may fail it once
+        last = _run("close", session, *people, "--sign", "PR=@sre", "--rehearse", "--budget", "5", *root)
+        if last.returncode == 0:
+            break
+    assert last.returncode == 0, last.stdout
+    assert last.stdout.splitlines()[-1] == "CLOSED"
     state = store.open(session).state()
-    assert state.closed == "@sre"
-    memo = (store.find(session) / "memo.md").read_text()
-    assert "NOT CLOSED" not in memo
-    assert all(w in memo for w in (["the test host is too busy"] if open_ else []))
+    assert (state.closed, state.waivers) == ("@sre", ())
+    assert (store.find(session) / "memo.md").read_text().startswith("# CLOSED")
+
+
+def test_what_was_never_run_can_be_waived_with_a_reason_and_a_name_that_the_memo_shows(tmp_path: Path) -> None:
+    with Store(tmp_path).create("bare") as writer:
+        bare = writer.id
+    waive = [x for g in GATES for x in ("--waive", g)]
+    got = _run("close", bare, *waive, "--why", "the service is retired", "--by", "@lead", "--sessions", str(tmp_path))
+    assert got.returncode == 0, got.stdout
+    memo = (tmp_path / bare / "memo.md").read_text()
+    assert memo.startswith("# CLOSED")
+    assert "10 of them by waiver" in memo
+    assert memo.count("the service is retired") >= len(GATES)
+    assert "@lead" in memo
 
 
 @pytest.mark.parametrize(
