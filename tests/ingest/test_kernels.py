@@ -223,6 +223,33 @@ SYMBOLS = {
         ("SparseAdam", "other"),
         ("void at::to_dense_representation_kernel<float>", "other"),
     ],
+    "aten-vector": [
+        ("at::native::cpublas_axpy_impl<float>(bool, long, c10::Scalar const&)", "elementwise"),
+        ("at::native::cpublas::axpy<float>", "elementwise"),
+        ("at::native::cpublas_copy_impl<float>", "copy"),
+        ("at::native::cpublas::gemm(at::native::TransposeType)", "dense"),
+    ],
+    "fbgemm-sort": [
+        ("fbgemm::radix_sort_parallel<long, long>", "sort"),
+        ("_ZN6fbgemm12_GLOBAL__N_113radix_sort_kernelIllEEvPT_", "sort"),
+    ],
+    "kernel": [("[kernel]", "other"), ("[kernel.kallsyms]", "other")],
+    "binding": [
+        ("pybind11_meta_getattro", "python"),
+        ("pybind11::cpp_function::dispatcher", "python"),
+        ("slot_tp_call", "python"),
+        ("list_dealloc", "python"),
+        ("THPVariable_getitem", "python"),
+        ("sys_write", "unknown"),  # the operating system's, whatever Python's modules are called
+        ("set_task_cpu", "unknown"),
+    ],
+    "serving": [
+        ("bmm_MxE4m3_MxE2m1MxE4m3_Fp32_t128x16x256u2_s3_et128x16_m128x16x32_cga1x1x1", "dense"),
+        ("sage_fwd", "attention"),
+        ("Im2d2Col_v2", "conv"),
+        ("transpose_CNHW2NCHW_V2_2D_WG_off64", "copy"),
+        ("void (anonymous namespace)::store_kvcache<2048l, 4, false, long>()", "copy"),
+    ],
 }  # fmt: skip
 
 OPS = [
