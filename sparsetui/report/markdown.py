@@ -64,7 +64,8 @@ def _table(table: Table) -> str:
 
 
 def _row(cells: list[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
+    """One space on each side of a cell, and one in an empty one, as linters of tables ask."""
+    return "|" + "|".join(f" {text} " if (text := cell.strip()) else " " for cell in cells) + "|"
 
 
 def _cell(cell: Cell, limit: int) -> str:
