@@ -7,6 +7,7 @@ plain text, and whoever shows it may tint it. Charts of several lines return ``l
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -126,7 +127,8 @@ def distribution(
     """
     if width <= 0:
         return []
-    samples = [sorted(v for v in side if math.isfinite(v)) for side in (failing, comparator)]
+    # half of the largest float, so that no difference of two overflows
+    samples = [sorted(v for v in side if abs(v) <= sys.float_info.max / 2) for side in (failing, comparator)]
     if not any(samples):
         return [_cut("no samples", width)]
     lo = min(s[0] for s in samples if s)

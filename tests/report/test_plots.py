@@ -4,7 +4,7 @@ import math
 import unicodedata
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
@@ -66,6 +66,7 @@ def test_bar_shows_the_small_the_large_and_the_negative() -> None:
 
 @quick
 @given(st.lists(FLOATS, max_size=80), st.lists(FLOATS, max_size=80), WIDTHS, st.integers(3, 20), st.booleans())
+@example([], [1.7976931348623157e308, -1e292], 1, 3, False)
 def test_distribution_fits(a: list[float], b: list[float], width: int, height: int, unicode: bool) -> None:
     lines = plots.distribution(a, b, width, height, unicode)
     assert_fits(lines, width, unicode)

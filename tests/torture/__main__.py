@@ -89,8 +89,19 @@ def drivers(root: Path, asked: argparse.Namespace) -> list[tuple[str, object]]:
         last = done.stdout.strip().splitlines()[-1:] or [done.stderr[-300:]]
         return last[0], [] if done.returncode == 0 else done.stdout.splitlines()[-30:]
 
+    def drawn() -> tuple[str, list[str]]:
+        rooms = ["report", "session", "ingest", "diagnosis", "workload", "evidence", "playbook", "release"]
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *(f"tests/{r}" for r in rooms), "-k",
+             "not live and not real"],
+            env={**os.environ, "HYPOTHESIS_PROFILE": "random"}, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        last = done.stdout.strip().splitlines()[-1:] or [done.stderr[-300:]]
+        return f"inputs drawn afresh: {last[0]}", [] if done.returncode == 0 else done.stdout.splitlines()[-30:]
+
     return [("damage", hurt), ("places", places), ("full disk", disk), ("sizes", sizes), ("user code", misbehaving),
-            ("modules", modules), ("soak", soaked), ("command line", abused), ("kills", killed)]  # fmt: skip
+            ("modules", modules), ("soak", soaked), ("command line", abused), ("drawn inputs", drawn),
+            ("kills", killed)]  # fmt: skip
 
 
 if __name__ == "__main__":
