@@ -314,7 +314,10 @@ def _share_text(share: Number) -> str:
     if share.value is None:
         return share.reason or "no share"
     low, high = share.ci or (math.nan, math.nan)
-    return f"its intervention closes {100 * share.value:.0f} % [{100 * low:.0f}, {100 * high:.0f}] of the gap"
+    figures = f"{100 * share.value:.0f} % [{100 * low:.0f}, {100 * high:.0f}]"
+    if low > 1.0:
+        return f"its intervention gains more than the gap: {figures} of it"
+    return f"its intervention closes {figures} of the gap"
 
 
 def _without_void(case: Case, found: Sequence[Suspect], findings: Sequence[Finding]) -> list[Finding]:
