@@ -102,6 +102,42 @@ REPLAY: dict[str, Any] = {"passed": False, "why": "p99 of the fixed variant is a
 PASSES: dict[str, tuple[str, ...]] = {s.id: s.passes for s in STAGES}
 
 
+def operand(layout: str, *shape: int, name: str = "") -> dict[str, Any]:
+    return {"layout": layout, "dtype": "float32", "shape": shape, "name": name, "derived": "", "strides": []}
+
+
+# what the passes leave behind, in their own layout: one product on the wrong side, and what ran inside it
+PAYLOADS: dict[str, dict[str, Any]] = {
+    "census": {
+        "steps": 10,
+        "rows": [
+            {"op": "aten::addmm", "family": "product", "module": NASTY, "calls": 10, "ns": 1_000_000, "path": "dense",
+             "operands": [operand("strided", 64, 1024), operand("strided", 1024, 10)], "outputs": []},
+            {"op": "aten::mm", "family": "product", "module": "layers.0.linear1", "calls": 10, "ns": 38_100_000,
+             "path": "sparse-csr-rhs",
+             "operands": [operand("strided", 64, 1024), operand("csc", 1024, 1024, name="layers.0.linear1.weight")],
+             "outputs": [operand("strided", 64, 1024)],
+             "weight": {"name": "layers.0.linear1.weight", "layout": "csc", "zeros": 0.9, "nnz": 104857,
+                        "bytes": {"values": 419430, "indices": 423528, "dense": 4194304}}},
+        ],
+    },
+    "profile": {
+        "steps": 10,
+        "rows": [
+            {"op": "aten::linear", "within": "", "calls": 20, "self_ms": 0.3, "total_ms": 41.0},
+            {"op": "aten::mm", "within": "aten::linear", "calls": 10, "self_ms": 38.0, "total_ms": 38.5},
+            {"op": "aten::copy_", "within": "aten::linear", "calls": 10, "self_ms": 2.0, "total_ms": 2.0},
+        ],
+    },
+    "native": {
+        "paths": [
+            {"path": "sparse-csr-rhs", "share": {"value": 0.96, "ci": [0.94, 0.97], "n": 480, "unit": "share"},
+             "symbols": ["mkl_sparse_s_csr_ng_n_mm_f_ker_i4_def"], "callers": ["serving.py:41 forward"], "threads": 2},
+        ],
+    },
+}  # fmt: skip
+
+
 class ScriptedRunner(Runner):
     """``pace`` is the seconds a pass lasts; ``fail`` names a pass that raises; ``hold`` makes a pass wait for cancel."""
 
@@ -148,9 +184,8 @@ class ScriptedRunner(Runner):
         self.listener(Update(self.writer.state(), self._live))
 
     def _evidence(self, stage: str, probe: str, summary: str, **fields: Any) -> Evidence:
-        return self.writer.evidence(
-            stage, probe, {"probe": probe, "rows": [{"op": "aten::mm", "calls": 1}]}, summary=summary, **fields
-        )
+        payload = PAYLOADS.get(probe, {"probe": probe, "rows": [{"op": "aten::mm", "calls": 1}]})
+        return self.writer.evidence(stage, probe, payload, summary=summary, **fields)
 
     # the work
 

@@ -1,4 +1,4 @@
-"""The evidence browser: finding → its evidence → figures → the artifact, as it was stored."""
+"""The evidence browser: finding → op → nested ops and stacks → the artifact as it was stored. Enter goes deeper, Esc back."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from sparsetui.evidence.text import clean
 from sparsetui.report.numbers import figure
 from sparsetui.tui import panels
 from sparsetui.tui.actions import Action
+from sparsetui.tui.drilling import Drill, Item, line_of
 from sparsetui.tui.guide import closes
 from sparsetui.tui.look import BAD, DIM, HEAD, WARN, ink
 from sparsetui.tui.panels import labelled
@@ -22,6 +23,7 @@ from sparsetui.tui.widgets.bars import Panel
 from sparsetui.tui.widgets.table import Column, Row, Table
 
 MOST_LINES = 4000  # of an artifact on the screen; yank takes the whole of it
+Pick = Finding | Evidence | Item
 
 
 class EvidenceBrowser(CaseSheet):
@@ -30,19 +32,20 @@ class EvidenceBrowser(CaseSheet):
 
     def __init__(self) -> None:
         super().__init__()
-        self.finding: str | None = None  # whose evidence is listed; None for the list of findings and of all evidence
-        self.artifact: str | None = None  # evidence id whose artifact is open
+        self.trail: list[Pick] = []  # what was entered, outermost first; empty for all findings and all evidence
+        self.artifact: tuple[str, tuple[str, ...]] | None = None  # the evidence whose artifact is open, and where in it
         self._aimed: str | None = None
+        self._drill: Drill | None = None
 
     def aim(self, **arguments: Any) -> None:
         """Open at a ``finding``, or at one piece of ``evidence``."""
-        self.finding, self.artifact = arguments.get("finding"), None
-        self._aimed = arguments.get("evidence")
+        self.artifact, self._aimed = None, arguments.get("evidence")
+        self.trail = [f for f in self.desk.state.findings if f.mechanism == arguments.get("finding")]
 
     def body(self) -> Iterable[Widget]:
         with Container(classes="columns"):
             yield Table(
-                [Column("", 4, 34), Column("stage", 6, 10, drop=2), Column("what it showed", 12, 120, drop=1)],
+                [Column("", 4, 34), Column("kind", 6, 10, drop=2), Column("what it showed", 12, 120, drop=1)],
                 id="list",
                 classes="frame half",
                 title="findings and evidence",
@@ -50,19 +53,33 @@ class EvidenceBrowser(CaseSheet):
             )
             yield Panel(id="detail", classes="frame half", title="figures")
 
+    @property
+    def drill(self) -> Drill:
+        """Over the state as it is now; the artifacts that were read are kept as long as it does not change."""
+        if self._drill is None or self._drill.state is not self.desk.state:
+            self._drill = Drill(self.desk.state, self._load)
+        return self._drill
+
+    def level(self) -> list[Pick]:
+        """What is listed: below the last thing that was entered."""
+        state = self.desk.state
+        if not self.trail:
+            by_name = {f.mechanism: f for f in state.findings}
+            return [*(by_name[row.key] for row in panels.finding_rows(state.findings)), *state.evidence]
+        last = self.trail[-1]
+        if isinstance(last, Finding):
+            mine = {*last.evidence, last.intervention}
+            return [*self.drill.of_finding(last), *(e for e in state.evidence if e.id in mine)]
+        if isinstance(last, Evidence):
+            return [*self.drill.of_evidence(last), self.drill.artifact(last)]
+        return list(last.below)
+
     def show(self) -> None:
         table = self.query_one("#list", Table)
-        state = self.desk.state
-        chosen = next((f for f in state.findings if f.mechanism == self.finding), None)
-        if chosen is None:
-            rows = [*(_finding_row(r, f) for r, f in _findings(state.findings)), *map(_evidence_row, state.evidence)]
-            table.set_title("findings and evidence")
-        else:
-            mine = {*chosen.evidence, chosen.intervention}
-            rows = [_evidence_row(e) for e in state.evidence if e.id in mine]
-            table.empty = "this finding names no evidence"
-            table.set_title(f"evidence of {clean(chosen.mechanism, 40)}")
-        table.set_rows(rows)
+        self._level = {_key(p): p for p in self.level()}
+        table.empty = "nothing is known below this" if self.trail else "no evidence yet: each pass leaves one line here"
+        table.set_title(" > ".join(clean(_name(p), 40) for p in self.trail) or "findings and evidence")
+        table.set_rows([_row(p) for p in self._level.values()])
         if self._aimed is not None:
             table.go_to(f"E:{self._aimed}")
             self._aimed = None
@@ -72,70 +89,101 @@ class EvidenceBrowser(CaseSheet):
         self.artifact = None
         self._detail()
 
-    def _pick(self) -> Finding | Evidence | None:
-        key = self.query_one("#list", Table).key or ""
-        state = self.desk.state
-        if key.startswith("F:"):
-            return next((f for f in state.findings if f.mechanism == key[2:]), None)
-        return next((e for e in state.evidence if e.id == key[2:]), None)
+    def _pick(self) -> Pick | None:
+        return self._level.get(self.query_one("#list", Table).key or "")
 
     def _detail(self) -> None:
         panel = self.query_one("#detail", Panel)
         width = max(20, panel.content_size.width)
         pick = self._pick()
-        if self.artifact is not None and isinstance(pick, Evidence):
-            panel.set_title(f"artifact of {pick.id}", "Esc closes it")
-            panel.set_lines(self._artifact_lines(pick))
-            return
-        if isinstance(pick, Finding):
-            panel.set_title("finding", "")
+        if self.artifact is not None:
+            panel.set_title(f"artifact of {self.artifact[0]}", "Esc closes it")
+            panel.set_lines(self._artifact_lines(self.artifact[0]))
+        elif isinstance(pick, Finding):
+            panel.set_title("finding", "Enter: its ops and its evidence")
             panel.set_lines(finding_lines(pick, width))
         elif isinstance(pick, Evidence):
-            panel.set_title("figures", "Enter opens the artifact" if pick.sha256 else "")
+            panel.set_title("figures", "Enter: what it lists" if pick.sha256 else "")
             panel.set_lines(evidence_lines(pick, width))
+        elif pick is not None:
+            panel.set_title(pick.kind, "Enter: what is below it" if pick.below else "Enter: its place in the artifact")
+            panel.set_lines(item_lines(pick, width))
         else:
             panel.set_title("figures", "")
             panel.set_lines([])
 
-    def _artifact_lines(self, evidence: Evidence) -> list[Text]:
+    # artifacts
+
+    def _evidence(self, id: str) -> Evidence | None:
+        return next((e for e in self.desk.state.evidence if e.id == id), None)
+
+    def _raw(self, evidence: Evidence) -> bytes:
+        assert evidence.sha256 is not None
+        raw: bytes = self.desk.store.open(self.desk.ref or self.desk.state.id).artifact(evidence.sha256)
+        return raw
+
+    def _load(self, evidence: Evidence) -> Any:
+        import msgspec
+
+        return msgspec.json.decode(self._raw(evidence))
+
+    def _artifact_text(self, id: str) -> str:
+        import msgspec
+
+        evidence = self._evidence(id)
+        if evidence is None or evidence.sha256 is None:
+            return "this evidence keeps no artifact beside its figures"
+        return msgspec.json.format(self._raw(evidence), indent=2).decode("utf-8", "replace")
+
+    def _artifact_lines(self, id: str) -> list[Text]:
         try:
-            text = self._artifact_text(evidence)
+            text = self._artifact_text(id)
         except Exception as error:  # damaged or missing: said in its place, the browser goes on
             return [ink(clean(error, 300), style=WARN)]
         lines = text.splitlines()
         shown = [ink(clean(x, 400).replace("\\t", "  ")) for x in lines[:MOST_LINES]]
+        at = line_of(lines[:MOST_LINES], self.artifact[1]) if self.artifact is not None else 0
+        if at:
+            shown[at].stylize("reverse")
         if len(lines) > MOST_LINES:
             shown.append(ink(f"… {len(lines) - MOST_LINES} more lines; y copies all of it", style=DIM))
         return shown
 
-    def _artifact_text(self, evidence: Evidence) -> str:
-        import msgspec
+    def _open_artifact(self, id: str, needle: tuple[str, ...]) -> None:
+        evidence = self._evidence(id)
+        if evidence is None or evidence.sha256 is None:
+            self.note(f"{id} keeps no artifact beside its figures", WARN)
+            return
+        self.artifact = (id, needle)
+        panel = self.query_one("#detail", Panel)
+        panel.top = 0
+        self._detail()
+        at = next((i for i, line in enumerate(panel.lines) if any("reverse" in str(s.style) for s in line.spans)), 0)
+        panel.scroll_lines(max(0, at - 2))
+        panel.focus()
 
-        if evidence.sha256 is None:
-            return "this evidence keeps no artifact beside its figures"
-        raw: bytes = self.desk.store.open(self.desk.ref or self.desk.state.id).artifact(evidence.sha256)
-        return msgspec.json.format(raw, indent=2).decode("utf-8", "replace")
+    # going deeper and back
 
     def label(self, action: Action) -> str:
         if action.id == "enter":
-            return "artifact" if isinstance(self._pick(), Evidence) else "open"
+            pick = self._pick()
+            lists = isinstance(pick, Evidence) and bool(self.drill.of_evidence(pick))
+            leaf = (isinstance(pick, Evidence) and not lists) or (isinstance(pick, Item) and not pick.below)
+            return "artifact" if leaf else "deeper"
         return super().label(action)
 
     def do_enter(self) -> None:
         pick = self._pick()
-        if isinstance(pick, Finding):
-            self.finding = pick.mechanism
+        if pick is None or self.artifact is not None:
+            return
+        if isinstance(pick, Evidence) and not self.drill.of_evidence(pick):
+            self._open_artifact(pick.id, ())
+        elif isinstance(pick, Item) and not pick.below:
+            self._open_artifact(pick.of, pick.needle)
+        else:
+            self.trail.append(pick)
             self.query_one("#list", Table).cursor = 0
             self.redraw()
-        elif isinstance(pick, Evidence):
-            if pick.sha256 is None:
-                self.note(f"{pick.id} keeps no artifact beside its figures", WARN)
-                return
-            self.artifact = pick.id
-            panel = self.query_one("#detail", Panel)
-            panel.top = 0
-            self._detail()
-            panel.focus()
 
     def go_back(self) -> None:
         table = self.query_one("#list", Table)
@@ -143,36 +191,61 @@ class EvidenceBrowser(CaseSheet):
             self.artifact = None
             table.focus()
             self._detail()
-        elif self.finding is not None:
-            was, self.finding = self.finding, None
+        elif self.trail:
+            was = self.trail.pop()
             self.redraw()
-            table.go_to(f"F:{was}")
+            table.go_to(_key(was))
+            self._detail()
         else:
             super().go_back()
 
     def yank_text(self) -> str:
-        pick = self._pick()
-        if self.artifact is not None and isinstance(pick, Evidence):
-            return self._artifact_text(pick)
-        if self.query_one("#list", Table).marked:
-            return self.query_one("#list", Table).text()
-        if isinstance(pick, Finding):
-            return "\n".join(x.plain for x in finding_lines(pick, 100))
-        return "\n".join(x.plain for x in evidence_lines(pick, 100)) if isinstance(pick, Evidence) else ""
+        if self.artifact is not None:
+            return self._artifact_text(self.artifact[0])
+        table, pick = self.query_one("#list", Table), self._pick()
+        if table.marked:
+            return table.text()
+        return "\n".join(x.plain for x in lines_of(pick, 100)) if pick is not None else ""
 
 
-def _findings(findings: tuple[Finding, ...]) -> list[tuple[Row, Finding]]:
-    by_name = {f.mechanism: f for f in findings}
-    return [(row, by_name[row.key]) for row in panels.finding_rows(findings)]
+def _key(pick: Pick) -> str:
+    return (
+        f"F:{pick.mechanism}"
+        if isinstance(pick, Finding)
+        else f"E:{pick.id}"
+        if isinstance(pick, Evidence)
+        else pick.key
+    )
 
 
-def _finding_row(row: Row, finding: Finding) -> Row:
-    return Row(f"F:{finding.mechanism}", (row.cells[0], clean(finding.stage, 12), row.cells[3]))
+def _name(pick: Pick) -> str:
+    return pick.mechanism if isinstance(pick, Finding) else pick.id if isinstance(pick, Evidence) else pick.name
 
 
-def _evidence_row(e: Evidence) -> Row:
-    variant = f"{e.variant}: " if e.variant else ""
-    return Row(f"E:{e.id}", (clean(f"{e.id} {e.probe}", 40), clean(e.stage, 12), clean(variant + e.summary, 300)))
+def _row(pick: Pick) -> Row:
+    if isinstance(pick, Finding):
+        first = panels.finding_rows([pick])[0]
+        return Row(_key(pick), (first.cells[0], "finding", first.cells[3]))
+    if isinstance(pick, Evidence):
+        variant = f"{pick.variant}: " if pick.variant else ""
+        name = clean(f"{pick.id} {pick.probe}", 40)
+        return Row(_key(pick), (name, clean(pick.stage, 12), clean(variant + pick.summary, 300)))
+    return Row(pick.key, (clean(pick.name, 80), pick.kind, clean(pick.what, 200)))
+
+
+def lines_of(pick: Pick, width: int) -> list[Text]:
+    if isinstance(pick, Finding):
+        return finding_lines(pick, width)
+    return evidence_lines(pick, width) if isinstance(pick, Evidence) else item_lines(pick, width)
+
+
+def item_lines(item: Item, width: int) -> list[Text]:
+    """All that is known of an op, a nested op, a stack or a frame of it."""
+    lines = [ink(clean(item.name, 120), style=HEAD) + ink(f"  {item.kind}", style=DIM)]
+    lines += labelled("is", item.what, width)
+    for label, text in item.details:
+        lines += labelled(label, text, width)
+    return [*lines, *labelled("told by", item.of, width)]
 
 
 def finding_lines(f: Finding, width: int) -> list[Text]:
