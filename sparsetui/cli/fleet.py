@@ -1,0 +1,211 @@
+"""``sparsetui fleet WORKLOAD.toml --address RAY_ADDRESS``: is it the host or the release?"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sparsetui.cli import headless
+from sparsetui.cli.common import check_store, check_target, clean, fail, say
+from sparsetui.cli.investigate import (
+    BudgetOption,
+    HeadlessOption,
+    JsonOption,
+    MemoOption,
+    PlaybookOption,
+    SessionsOption,
+)
+from sparsetui.runner.api import Update
+
+ADDRESS_HELP = "HOST:PORT of a Ray cluster, ray://HOST:PORT, auto, or local for a Ray of one node here"
+
+
+def fleet(
+    workload: Annotated[Path, typer.Argument(metavar="WORKLOAD.toml", help="the workload file")],
+    address: Annotated[str, typer.Option("--address", metavar="RAY_ADDRESS", help=ADDRESS_HELP)],
+    hosts: Annotated[
+        str | None, typer.Option("--hosts", metavar="N|a,b,c", help="how many nodes, or which; default: all with cores")
+    ] = None,
+    playbook: PlaybookOption = None,
+    budget: BudgetOption = 60.0,
+    patience: Annotated[
+        float, typer.Option("--patience", metavar="SECONDS", min=5, max=86400, help="wait that long for a node's cores")
+    ] = 600.0,
+    headless_: HeadlessOption = False,
+    json: JsonOption = None,
+    memo: MemoOption = None,
+    sessions: SessionsOption = None,
+    session: Annotated[
+        str | None,
+        typer.Option("--session", metavar="ID", help="go on with this session: only hosts without an answer"),
+    ] = None,
+) -> None:
+    """Investigate the same pair on many hosts over Ray: is one host sick, or the release?
+
+    Exit: 0 no fault, 1 fault (of the release or of hosts), 2 bad input, 3 cannot answer, 130 interrupted.
+    """
+    from sparsetui.workload.errors import WorkloadError
+    from sparsetui.workload.spec import load
+
+    check_store(sessions)
+    check_target("--json", json)
+    check_target("--memo", memo)
+    try:
+        spec = load(workload)
+    except WorkloadError as e:
+        fail(e)
+    from sparsetui.cli.investigate import find_playbook
+
+    options: dict[str, Any] = {"address": address, "hosts": parse_hosts(hosts), "patience_s": patience}
+    book = find_playbook(playbook)
+    if not (headless_ or json or memo):
+        _open_app(spec, sessions, session, budget, book, options)
+    _headless(spec, sessions, session, budget, book, options, json, memo)
+
+
+def parse_hosts(text: str | None) -> int | list[str] | None:
+    """``--hosts``: a number or names. Anything else ends the command."""
+    if text is None:
+        return None
+    if text.strip().isdigit() and text.strip().isascii():
+        count = int(text)
+        if not 1 <= count <= 100_000:
+            fail(f"--hosts {text[:40]}: accepted are a number from 1 on, or names with commas between them")
+        return count
+    names = [n.strip() for n in text.split(",")]
+    if not all(names) or len(set(names)) != len(names):
+        fail(f"--hosts {text[:200]}: accepted are a number from 1 on, or names with commas between them, each once")
+    return names
+
+
+class Narrator:
+    """One line for each thing that happens to a host; where a host is, at most every ten seconds."""
+
+    def __init__(self) -> None:
+        self._states: dict[str, str] = {}
+        self._at = time.monotonic()
+
+    def __call__(self, update: Update) -> None:
+        hosts = update.live.hosts
+        for host, now in hosts.items():
+            state = str(now.get("state", ""))
+            if state != self._states.get(host):
+                first = host not in self._states
+                self._states[host] = state
+                if not (first and state == "waiting"):
+                    say(f"{host}: {line(now)}")
+        if update.live.running and time.monotonic() - self._at > 10:
+            self._at = time.monotonic()
+            going = [f"{h}: {line(v)}" for h, v in hosts.items() if v.get("state") == "running" and v.get("phase")]
+            if going:
+                say("; ".join(going[:4]) + (f"; {len(going) - 4} more" if len(going) > 4 else ""))
+
+
+def line(now: dict[str, Any]) -> str:
+    """What a host does now, in a few words."""
+    state = str(now.get("state", ""))
+    if state == "done":
+        words = [str(now.get("says", "")).replace("_", " "), str(now.get("mechanism", ""))]
+        if isinstance(now.get("ratio"), int | float):
+            words.append(f"failing/comparator {now['ratio']:.2f}×")
+        return "  ".join(w for w in words if w)
+    if state == "running" and now.get("phase"):
+        return f"{now['phase']} [{now.get('spent_s', 0):.0f}/{now.get('budget_s', 0):.0f} s]"
+    if now.get("why"):
+        return f"{state}: {now['why']}"
+    return {"submitted": "its cores are asked for", "running": "started"}.get(state, state)
+
+
+def _runner(
+    spec: Any, sessions: Path | None, session: str | None, budget: float, book: Any, options: dict[str, Any]
+) -> Any:
+    from sparsetui.fleet.investigation import FleetInvestigation
+    from sparsetui.session.errors import SessionError
+    from sparsetui.session.store import Store
+
+    try:
+        store = Store(sessions)
+        if session is not None:
+            store.find(session)
+        return FleetInvestigation(
+            spec, store, budget_s=budget, playbook=book, listener=Narrator(), session=session, **options
+        )
+    except SessionError as e:
+        fail(e.message)
+
+
+def _headless(
+    spec: Any, sessions: Path | None, session: str | None, budget: float, book: Any, options: dict[str, Any],
+    json: str | None, memo: str | None,
+) -> None:  # fmt: skip
+    from sparsetui.fleet.investigation import SECTION, FleetError
+    from sparsetui.report.jsonout import session_json
+    from sparsetui.report.memo import render
+    from sparsetui.runner.api import Cancelled
+    from sparsetui.session.errors import SessionError
+
+    say(f"will run on the nodes: {', '.join(str(f) for f in spec.files()) or ', '.join(spec.modules())}")
+    runner = _runner(spec, sessions, session, budget, book, options)
+    try:
+        with headless.signals(runner):
+            result = runner.run_all()
+        state = runner.state()
+        text = render(state)
+        path = runner.save_memo(text)
+    except FleetError as e:
+        fail(e)
+    except Cancelled:
+        said = f"interrupted; the session is saved: {runner.state().id}" if runner.state().id else "interrupted"
+        say(said)
+        raise typer.Exit(headless.INTERRUPTED) from None
+    except SessionError as e:
+        say(f"sparsetui: {e}")
+        raise typer.Exit(headless.EXIT["cannot_answer"]) from None
+    finally:
+        runner.close()
+    headless.write(json, session_json(state))
+    headless.write(memo, text.encode())
+    show(state.sections[SECTION], quiet="-" in (json, memo))
+    for u in result.cannot_answer:
+        say(f"cannot answer: {u.question} ({u.why}); {u.settle}")
+    say(f"session {state.id}; memo {path}")
+    raise typer.Exit(headless.EXIT[result.verdict.status])
+
+
+def _open_app(
+    spec: Any, sessions: Path | None, session: str | None, budget: float, book: Any, options: dict[str, Any]
+) -> None:
+    raise NotImplementedError
+
+
+def show(body: dict[str, Any], quiet: bool) -> None:
+    """The verdict and a row a host: on stdout, or on stderr where stdout carries data."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from sparsetui.report.numbers import as_number, brief, figure
+
+    stream = sys.stderr if quiet else sys.stdout
+    console = Console(highlight=False, file=stream, width=None if stream.isatty() else 140)
+    console.print(Text(clean(body["summary"])))
+    table = Table(box=None, pad_edge=False)
+    for heading in ("host", "answer", "failing / comparator", "failing ms", "comparator ms", "lock", ""):
+        table.add_column(heading, overflow="fold")
+    for row in body.get("rows", ()):
+        answer = row["says"].replace("_", " ") if row["state"] == "done" else f"{row['state']}: {row['says']}"
+        ratio = as_number(row["ratio"])
+        cells = [row["host"], f"{answer} {row['mechanism']}".strip(),
+                 figure(ratio, unit="×", count=False, mark=False) if ratio.value is not None else "–",
+                 brief(as_number(row["failing_ms"]).value), brief(as_number(row["comparator_ms"]).value), row["lock"],
+                 "apart" if row["apart"] else ""]  # fmt: skip
+        table.add_row(*(Text(clean(c, 200)) for c in cells))
+    console.print(table)
+    for name in ("between_hosts", "within_a_host"):
+        n = as_number(body.get(name))
+        if n.value is not None:
+            console.print(Text(f"{name.replace('_', ' ')}: {figure(n, percent=True, count=False)} of the ratio"))

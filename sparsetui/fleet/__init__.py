@@ -1,0 +1,1 @@
+"""One investigation across a fleet: is it the host or the release?"""

@@ -1,0 +1,182 @@
+"""What Ray runs on a node. Only the standard library: this module travels by value, to nodes that may have nothing of ours.
+
+Each function answers a plain dictionary and raises nothing on purpose, so that a node that cannot do its part says why
+instead of failing to unpickle an exception.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import io
+import json
+import os
+import platform
+import signal
+import socket
+import subprocess
+import sys
+import tarfile
+import tempfile
+import threading
+import time
+from typing import Any
+
+LEAST_PYTHON = (3, 11)
+_SAID = 300
+
+
+def look(root: str, digests: dict[str, str], version: str) -> dict[str, Any]:
+    """The facts of a node: what it is, which machine it shares, and whether the tool and the workload's files are there."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as f:
+            machine = f.read().strip()
+    except OSError:
+        machine = socket.gethostname()
+    facts: dict[str, Any] = {"hostname": socket.gethostname(), "machine": machine, "python": platform.python_version(),
+                             "interpreter": sys.executable, "cores": os.cpu_count() or 1}  # fmt: skip
+    if sys.version_info[:2] < LEAST_PYTHON:
+        facts["refuses"] = (
+            f"its Python is {facts['python']}; the tool needs {LEAST_PYTHON[0]}.{LEAST_PYTHON[1]} or newer"
+        )
+        return facts
+    ours = subprocess.run([sys.executable, "-c", "import sparsetui.fleet.host, sparsetui; print(sparsetui.__version__)"],
+                          capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)  # fmt: skip
+    if ours.returncode:
+        last = (ours.stderr.strip().splitlines() or ["no reason was given"])[-1]
+        facts["refuses"] = f"sparsetui cannot be loaded by {sys.executable} there: {last[:_SAID]}"
+        return facts
+    facts["tool"] = ours.stdout.strip()
+    if facts["tool"] != version:
+        facts["refuses"] = (
+            f"it has sparsetui {facts['tool']}, and here it is {version}: their figures are not comparable"
+        )
+        return facts
+    facts["code"] = "path" if _same(root, digests) else "shipped"
+    return facts
+
+
+def _same(root: str, digests: dict[str, str]) -> bool:
+    """Whether every file is at its path with its content."""
+    for name, digest in digests.items():
+        try:
+            with open(os.path.join(root, name), "rb") as f:
+                if hashlib.sha256(f.read()).hexdigest() != digest:
+                    return False
+        except OSError:
+            return False
+    return True
+
+
+def investigate(job: dict[str, Any], bundle: bytes | None, board: Any, patience_s: float) -> dict[str, Any]:
+    """Do one host's part in a process of its own; answers ``{"report": …}`` or ``{"failed": kind, "why": …}``."""
+    board.tell.remote(job["host"], {"started": True})
+    with tempfile.TemporaryDirectory(prefix="sparsetui-code-", ignore_cleanup_errors=True) as folder:
+        held = os.open(os.path.join(folder, ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        fcntl.flock(held, fcntl.LOCK_SH)  # a folder that nobody holds is swept by the next run on this host
+        if bundle is not None:
+            try:
+                with tarfile.open(fileobj=io.BytesIO(bundle)) as packed:
+                    packed.extractall(folder, filter="data")
+            except (OSError, tarfile.TarError) as e:
+                return {"failed": "refused", "why": f"the code cannot be unpacked there: {e}"}
+            job = dict(job, path=os.path.join(folder, os.path.basename(job["path"])))
+        try:
+            return _watch(job, board, patience_s)
+        except OSError as e:
+            return {"failed": "broken", "why": f"{type(e).__name__}: {e}"}
+        finally:
+            os.close(held)
+
+
+def _watch(job: dict[str, Any], board: Any, patience_s: float) -> dict[str, Any]:
+    child = subprocess.Popen([sys.executable, "-m", "sparsetui.fleet.host"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                             stderr=subprocess.PIPE, env=environment(), start_new_session=True, text=True,
+                             preexec_fn=_die_with_parent)  # fmt: skip
+    tail: list[str] = []
+    reader = threading.Thread(target=_keep_tail, args=(child.stderr, tail), daemon=True)
+    reader.start()
+    late = threading.Timer(patience_s, child.terminate)
+    last = threading.Timer(patience_s + 20, _kill, (child,))
+    report: dict[str, Any] | None = None
+    began = time.monotonic()
+    try:
+        for timer in (late, last):
+            timer.daemon = True
+            timer.start()
+        to, back = child.stdin, child.stdout
+        assert to is not None
+        assert back is not None
+        to.write(json.dumps(job))
+        to.close()
+        for line in back:
+            try:
+                message = json.loads(line)
+            except ValueError:
+                continue
+            if "progress" in message:
+                board.tell.remote(job["host"], message["progress"])
+            report = message.get("report", report)
+        code = child.wait()
+    finally:
+        late.cancel()
+        last.cancel()
+        _kill(child)
+    if time.monotonic() - began >= patience_s and (report is None or report.get("state") == "slow"):
+        return {"failed": "slow", "why": f"no answer within {patience_s:.0f} s"}
+    if report is None:
+        said = next((t for t in reversed(tail) if t.strip()), "it said nothing")
+        ended = f"by signal {-code}" if code < 0 else f"with exit code {code}"
+        return {"failed": "broken", "why": f"its process ended {ended} without a report: {said.strip()[:_SAID]}"}
+    return {"report": report}
+
+
+def _keep_tail(stream: Any, tail: list[str]) -> None:
+    for line in stream:
+        tail.append(line)
+        del tail[:-20]
+
+
+def _kill(child: Any) -> None:
+    try:
+        os.killpg(child.pid, signal.SIGKILL)
+    except (OSError, ProcessLookupError):
+        pass
+
+
+def _die_with_parent() -> None:
+    """A worker that Ray kills must not leave a measurement running; prctl(PR_SET_PDEATHSIG, SIGKILL)."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
+def environment() -> dict[str, str]:
+    """The node's own environment: without the thread setting that Ray gives a worker where the node has none.
+
+    The pair would else run under another lock in a fleet than alone on the same host.
+    """
+    env = dict(os.environ)
+    raylet = env.get("RAY_RAYLET_PID", str(os.getppid()))
+    try:
+        with open(f"/proc/{raylet}/environ", "rb") as f:
+            own = {e.partition(b"=")[0] for e in f.read().split(b"\0")}
+    except OSError:
+        return env
+    if b"OMP_NUM_THREADS" not in own:
+        env.pop("OMP_NUM_THREADS", None)
+    return env
+
+
+class Board:
+    """An actor that holds the newest message of each host until it is asked for."""
+
+    def __init__(self) -> None:
+        self._newest: dict[str, dict[str, Any]] = {}
+
+    def tell(self, host: str, message: dict[str, Any]) -> None:
+        self._newest[host] = {**self._newest.get(host, {}), **message}
+
+    def take(self) -> dict[str, dict[str, Any]]:
+        taken, self._newest = self._newest, {}
+        return taken
