@@ -89,6 +89,8 @@ def _text(path: Path, suffixes: list[str]) -> Kind:
 
 def _object(head: bytes) -> Kind:
     if re.search(rb'"traceEvents"\s*:', head):
+        if b'"stackFrames"' in head and b'"samples"' in head and not _CATEGORY.search(head):
+            return "stacks"
         empty = not re.search(rb'"ph"\s*:', head)
         return "trace" if empty or _CATEGORY.search(head) or _OLD.search(head) else "stacks"
     if b"speedscope" in head or (b'"profiles"' in head and b'"frames"' in head):

@@ -11,7 +11,7 @@ import os
 import re
 import sysconfig
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 
 import msgspec
@@ -22,10 +22,13 @@ from sparsetui.ingest.samplers.base import Frame, Stack
 
 _PRODUCTS = frozenset({"sparse-csr", "sparse-csr-rhs", "sparse-csc", "sparse-coo", "sparse-bsr", "sparse-nm"})
 # BLAS's vector routines: the inner loop of a product that ATen wrote itself, or a copy
-_VECTOR_ROUTINE = re.compile(r"cpublas_(axpy|copy)|cpublas::(axpy|copy)")
+_VECTOR_ROUTINE = re.compile(r"cpublas(_|::)(axpy|copy)")
 _VECTOR = "vector"
 # Helpers: what they cost belongs to the conversion or the sort that called them.
 _HELPERS = frozenset({"copy", "alloc", "elementwise", "sort", "other"})
+
+
+Classify = Callable[[str, str], str]
 
 
 class Seen(msgspec.Struct, frozen=True):
@@ -47,13 +50,13 @@ def classify(symbol: str, module: str) -> str:
     return catalogue().classify(symbol, module).path
 
 
-def read(frames: Sequence[Frame]) -> Seen:
-    """Classify one stack (root to leaf)."""
-    path, symbol = _path(frames)
+def read(frames: Sequence[Frame], classify: Classify = classify) -> Seen:
+    """Classify one stack (root to leaf). ``classify`` gives the path of a native symbol in a module."""
+    path, symbol = _path(frames, classify)
     return Seen(path, symbol, _caller(frames))
 
 
-def _path(frames: Sequence[Frame]) -> tuple[str, str]:
+def _path(frames: Sequence[Frame], classify: Classify) -> tuple[str, str]:
     if not frames:
         return "unknown", ""
     leaf = frames[-1]
@@ -63,15 +66,18 @@ def _path(frames: Sequence[Frame]) -> tuple[str, str]:
     for frame in reversed(frames):
         if frame.python:
             break
-        path = classify(frame.symbol, frame.module)
-        if path == "dense" and _VECTOR_ROUTINE.search(frame.symbol):
-            path = _VECTOR
-        native.append((path, _label(frame)))
-    first = next((i for i, (p, _) in enumerate(native) if p != "unknown"), None)
-    if first is None:
-        return "unknown", _label(leaf)
-    path, symbol = native[first]
-    above = native[first + 1 :]
+        native.append(_named(frame.symbol, frame.module, classify))
+    # the operating system works for whoever called it; by itself it is known as that and no more
+    known = [(p, s) for p, s in native if p != "unknown" and s != "[kernel]"]
+    if native[0][0] == "unknown":
+        # a caller tells what an unknown function is for, but that some framework called it tells nothing
+        known = [(p, s) for p, s in known if p != "other"]
+        if not known:
+            return "unknown", native[0][1]
+    if not known:
+        return next((n for n in native if n[0] != "unknown"), ("unknown", native[0][1]))
+    path, symbol = known[0]
+    above = known[1:]
     if path == "dense":
         # a convolution or an attention that calls GEMM is named by what it computes
         return next(((p, s) for p, s in above if p in ("conv", "attention")), (path, symbol))
@@ -94,9 +100,11 @@ def _path(frames: Sequence[Frame]) -> tuple[str, str]:
     return ("elementwise" if path == _VECTOR else path), symbol
 
 
-def _label(frame: Frame) -> str:
-    """The symbol; of a stripped library its name, for a bare address means nothing in another process."""
-    return f"{frame.module} (no symbol)" if frame.symbol.startswith("0x") and frame.module else frame.symbol
+@lru_cache(maxsize=1 << 16)
+def _named(symbol: str, module: str, classify: Classify) -> tuple[str, str]:
+    """The path of a native frame and its label; of a stripped library its name, for a bare address means nothing later."""
+    path = _VECTOR if _VECTOR_ROUTINE.search(symbol) else classify(symbol, module)
+    return path, f"{module} (no symbol)" if symbol.startswith("0x") and module else symbol
 
 
 @lru_cache(maxsize=4096)

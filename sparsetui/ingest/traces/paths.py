@@ -23,6 +23,7 @@ _COO, _BSR, _DENSE = NUMBER["sparse-coo"], NUMBER["sparse-bsr"], NUMBER["dense"]
 _ROWS = ("aten::crow_indices", "aten::col_indices")
 _COLS = ("aten::ccol_indices", "aten::row_indices")
 _PAIRS = ("aten::_indices", "aten::_values", "aten::indices")
+_HIGHEST = 64  # calls above an accessor among which its product is looked for
 _ACCESSORS = _ROWS + _COLS + _PAIRS
 # where a product's two matrices stand among its operands
 _SIDES = {
@@ -146,7 +147,9 @@ def _products(c: Columns, nesting: Nesting, local: npt.NDArray[np.int8]) -> tupl
     for name in _ACCESSORS:
         for at in np.flatnonzero(_named(c, order, (name,))).tolist():
             above = int(parent[at])
-            while above >= 0:
+            for _ in range(_HIGHEST):
+                if above < 0:
+                    break
                 if is_product[above]:
                     found.setdefault(above, set()).add(name)
                 above = int(parent[above])
@@ -221,7 +224,9 @@ def _blocks(c: Columns, nesting: Nesting, is_product: npt.NDArray[np.bool_]) -> 
         above = int(parent[at])
         if above < 0 or c.names[c.name[order[above]]] != "aten::values":
             continue
-        while above >= 0:
+        for _ in range(_HIGHEST):
+            if above < 0:
+                break
             if is_product[above]:
                 out.add(above)
             above = int(parent[above])
