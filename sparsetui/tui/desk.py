@@ -16,10 +16,12 @@ from textual.message import Message
 
 from sparsetui.runner.api import Cancelled, Live, Update
 from sparsetui.session.state import SessionState
+from sparsetui.tui.guide import verdict_of
 
 if TYPE_CHECKING:
     from textual.app import App
 
+    from sparsetui.evidence.records import Result
     from sparsetui.tui.engine.far import FarRunner
 
 RunnerFactory = Callable[..., "FarRunner"]
@@ -183,6 +185,11 @@ class Desk:
         """The folder of the session, where it has one."""
         where = self.ref or self.state.id
         return Path(self.store.open(where).path) if where and self.store is not None else None
+
+    @property
+    def verdict(self) -> Result | None:
+        """The result, once it is one: see :func:`sparsetui.tui.guide.verdict_of`."""
+        return verdict_of(self.state, self.attempted)
 
     # running
 

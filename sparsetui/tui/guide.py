@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from sparsetui.evidence.records import Evidence, Finding
+from sparsetui.evidence.records import Evidence, Finding, Result
 from sparsetui.flow import BY_ID, ORDER, STAGES, Stage
 from sparsetui.report.numbers import figure
 from sparsetui.runner.api import Live
@@ -134,6 +134,13 @@ def next_step(
     if state.closed is None:
         return Step("owners", "", "name owners and close", "the memo is headed NOT CLOSED until its gates hold")
     return Step("memo", "", "read the memo again", f"closed by {state.closed}")
+
+
+def verdict_of(state: SessionState, attempted: Collection[str] = ()) -> Result | None:
+    """The result, unless stages are being run one by one in this sitting and what they say so far is not the last word."""
+    if state.result is None or not attempted or state.result.verdict.status == "fault":
+        return state.result
+    return state.result if all(ran(state, s.id, attempted) for s in STAGES[:-1]) else None
 
 
 def to_run(stage: Stage) -> str:

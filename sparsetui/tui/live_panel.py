@@ -15,7 +15,9 @@ from sparsetui.runner.api import Live
 from sparsetui.session.state import SessionState
 from sparsetui.tui.look import ACCENT, COMPARATOR, DIM, FAILING, HEAD, OK, ink
 
-_ARMS = {"off": "switched off", "control": "its control"}  # the two arms of an intervention, in words
+# what is drawn, in this order; of an intervention the two arms that are compared (its "off" arm is the failing variant anew)
+_ARMS = {"failing": "failing", "comparator": "comparator", "control": "its control", "without": "without it"}
+_REPEATS = "off"  # the arm that is not drawn
 ENOUGH = 30  # block medians that a distribution is drawn from
 
 
@@ -81,19 +83,22 @@ def tinted(bars: Sequence[Text], *styles: str) -> list[Text]:
 
 def strips(state: SessionState, live: Live, width: int, unicode: bool) -> list[Text]:
     """A line a variant: strip of block medians on one scale, then its percentiles; under them ratio and noise floor."""
-    arms = list(live.latency_ms) or [v for v in ("failing", "comparator") if v in state.metrics.get("latency_ms", {})]
+    known = live.latency_ms or state.metrics.get("latency_ms", {})
+    others = [a for a in known if a not in _ARMS and a in live.latency_ms and a != _REPEATS]
+    arms = [a for a in _ARMS if a in known] + others
+    arms = arms[:2] + arms[2:][-2:]  # of what a matrix or a rehearsal times, the newest
     if not arms:
         return [ink("no latency has been measured yet; the execution stage runs the clock", style=DIM)]
     top = max((v for a in arms for v in live.latency_ms.get(a, ()) if math.isfinite(v)), default=None)
-    name_width = max(len(_ARMS.get(a, a)) for a in arms)
+    name_width = max(len(_ARMS.get(a, clean(a, 16))) for a in arms)
     texts = {a: _percentiles(state, live, a) for a in arms}
     room = max(0, min(40, width - name_width - 3 - max(len(t) for t in texts.values())))
     if not live.latency_ms:
         room = 0  # a session that was opened again: its percentiles are known, its strips were never kept
     lines = []
-    for arm in arms[:4]:
+    for arm in arms:
         style = COMPARATOR if arm == "comparator" else FAILING
-        line = ink(fit(clean(_ARMS.get(arm, arm)), name_width) + " ", style=HEAD)
+        line = ink(fit(_ARMS.get(arm, clean(arm, 16)), name_width) + " ", style=HEAD)
         if room >= 6:
             line.append(spark(live.latency_ms.get(arm, ()), room, unicode, low=0.0, high=top), style=style)
             line.append("  ")

@@ -1,19 +1,30 @@
-"""What every screen looks like, cell by cell, at the two sizes that matter. ``SPARSETUI_GRIDS=write`` draws them anew."""
+"""What every screen looks like, cell by cell, at the two sizes that matter, in colour and in none.
+
+``grids/`` holds the text, ``grids/ink/`` how it is inked: the runs of each line that are not plain, first in sixteen colours
+and then under ``NO_COLOR``. ``SPARSETUI_GRIDS=write`` draws them anew.
+"""
 
 from __future__ import annotations
 
 import difflib
 import os
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 from conftest import SESSION, Desktop, Opener, run
+from rich.cells import cell_len
+from rich.style import Style
+from textual.filter import NoColor
+from textual.strip import Strip
 from watched import PROCESSES, Watched
 
 from sparsetui.session.store import Store
 from sparsetui.tui.screens import names
 
+ATTRIBUTES = {"bold", "dim", "italic", "underline", "reverse"}
+FRAME = set("╭╮╰╯│─")
 GRIDS = Path(__file__).parent / "grids"
 SIZES = [(80, 24), (120, 36)]
 
@@ -32,14 +43,66 @@ class Book:
         self.seen.add(type(sheet).__module__.rsplit(".", 1)[-1])
         lines = self.d.text(notes=False).splitlines()
         lines += [""] * (height - len(lines))
+        self._compare(GRIDS / f"{name}-{width}x{height}.txt", lines)
+        bare = self.inked(bare=True)
+        assert not set(re.findall(r"[a-z_]{3,}", " ".join(bare))) - ATTRIBUTES, "a colour where there is to be none"
+        self._compare(GRIDS / "ink" / f"{name}-{width}x{height}.txt", [*self.inked(), "NO_COLOR", *bare])
+
+    def _compare(self, path: Path, lines: list[str]) -> None:
         text = "\n".join(lines) + "\n"
-        path = GRIDS / f"{name}-{width}x{height}.txt"
         if os.environ.get("SPARSETUI_GRIDS") == "write":
+            path.parent.mkdir(exist_ok=True)
             path.write_text(text)
         was = path.read_text() if path.exists() else ""
         if was != text:
             diff = difflib.unified_diff(was.splitlines(), lines, str(path.name), "screen", lineterm="", n=1)
             self.wrong.append("\n".join(diff))
+
+    def inked(self, bare: bool = False) -> list[str]:
+        """The runs that are not plain, line by line; ``bare`` through the filter that ``NO_COLOR`` puts on the app."""
+        app, screen = self.d.app, self.d.app.screen
+        filters = list(app._filters)
+        app._filters = [*filters, NoColor()] if bare else filters
+        try:
+            for widget in (screen, *screen.walk_children()):
+                widget._styles_cache.clear()
+            found = []
+            for y, strip in enumerate(screen._compositor.render_strips(app.size)):
+                runs = " ".join(f"{a}-{b}:{style}" for a, b, style in _runs(strip))
+                if runs:
+                    found.append(f"{y:2} {runs}")
+            return found
+        finally:
+            app._filters = filters
+            for widget in (screen, *screen.walk_children()):
+                widget._styles_cache.clear()
+
+
+def _runs(strip: Strip) -> list[tuple[int, int, str]]:
+    """First cell, last cell and look of each run of text; frames and blanks without a look of their own are left out."""
+    found: list[tuple[int, int, str]] = []
+    at = 0
+    for text, style, _ in strip:
+        end = at + cell_len(text)
+        look = _look(style)
+        if look and not (set(text) <= FRAME) and (text.strip() or "reverse" in look or " on " in look):
+            if found and found[-1][1] == at - 1 and found[-1][2] == look:
+                found[-1] = (found[-1][0], end - 1, look)
+            else:
+                found.append((at, end - 1, look))
+        at = end
+    return found
+
+
+def _look(style: Style | None) -> str:
+    if style is None:
+        return ""
+    words = [w for w in sorted(ATTRIBUTES) if getattr(style, w)]
+    if style.color is not None and not style.color.is_default:
+        words.append(style.color.name)
+    if style.bgcolor is not None and not style.bgcolor.is_default:
+        words.append(f"on {style.bgcolor.name}")
+    return "+".join(words)
 
 
 def another_session(root: Path) -> None:
@@ -73,8 +136,12 @@ def test_every_screen_looks_as_drawn(desktop: Opener, size: tuple[int, int]) -> 
             await d.press("enter")
             book.look("evidence-of-finding")
             await d.press("enter")
+            book.look("evidence-op")
+            await d.press("enter")
+            book.look("evidence-stack")
+            await d.press("enter")
             book.look("evidence-artifact")
-            await d.press("escape", "escape", "escape")
+            await d.press("escape", "escape", "escape", "escape", "escape")
             await d.press("C")
             book.look("commands")
             await d.press("escape", "o")

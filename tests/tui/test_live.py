@@ -7,8 +7,13 @@ from pathlib import Path
 import pytest
 from conftest import SESSION, Opener, run
 
-from sparsetui.evidence.records import OpRow
+from sparsetui.evidence.records import OpRow, Result, Verdict
+from sparsetui.flow import STAGES
+from sparsetui.runner.api import Live
+from sparsetui.session.state import SessionState
 from sparsetui.session.store import Store
+from sparsetui.tui.guide import verdict_of
+from sparsetui.tui.live_panel import strips
 
 
 def test_pause_freezes_the_table_and_not_the_live_panel(desktop: Opener) -> None:
@@ -119,3 +124,22 @@ def test_a_burst_of_updates_is_painted_once(desktop: Opener, monkeypatch: pytest
             assert len(painted) == 1, "400 updates were told within the time between two paints"
 
     run(body())
+
+
+def test_the_strips_of_an_intervention_are_the_step_without_the_mechanism_and_its_control() -> None:
+    arms = {"failing": (4.0,), "comparator": (1.0,), "off": (4.1,), "control": (4.2,), "without": (1.1,)}
+    lines = [x.plain for x in strips(SessionState(), Live(latency_ms=arms), 80, True)]
+    assert [line[:11].strip() for line in lines[:4]] == ["failing", "comparator", "its control", "without it"]
+    assert "1.10" in lines[3], "the arm in which the mechanism was removed"
+    formats = {"failing": (4.0,), "comparator": (1.0,), "csr": (1.2,), "bsr 4×4": (1.3,), "dense": (1.4,)}
+    lines = [x.plain for x in strips(SessionState(), Live(latency_ms=formats), 80, True)]
+    assert [line[:10].strip() for line in lines[:4]] == ["failing", "comparator", "bsr 4×4", "dense"]
+
+
+def test_stage_by_stage_there_is_no_verdict_before_the_last_one() -> None:
+    unsure = SessionState(result=Result("s", Verdict("cannot_answer", "nothing decides yet")))
+    assert verdict_of(unsure, {"ingress"}) is None, "so far: not told as the answer"
+    assert verdict_of(unsure) is unsure.result, "a session that was opened has what it has"
+    assert verdict_of(unsure, {s.id for s in STAGES}) is unsure.result
+    fault = SessionState(result=Result("s", Verdict("fault", "found", "kernel", "kernel.generic")))
+    assert verdict_of(fault, {"ingress"}) is fault.result

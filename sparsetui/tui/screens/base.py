@@ -176,7 +176,7 @@ class Sheet(Screen[None], inherit_bindings=False):
 
     def status(self) -> Text:
         """What goes on now, for the top bar: it stays there whatever the message line says."""
-        live, result = self.desk.live, self.desk.state.result
+        live, result = self.desk.live, self.desk.verdict
         if not live.running:
             if self.desk.followed:
                 return ink("followed", WARN)

@@ -41,6 +41,7 @@ class Investigate(CaseSheet):
         self.stage = "ingress"
         self.pane = "findings"
         self.paused = False
+        self._arrived = False  # at the verdict: it has been shown once
         self._shown: tuple[object, ...] = (None,)
 
     def body(self) -> Iterable[Widget]:
@@ -181,7 +182,7 @@ class Investigate(CaseSheet):
 
     def panes(self) -> tuple[str, ...]:
         """The panes that there are now: a verdict has one of its own where it does not fit beside the others."""
-        return PANES if self.desk.state.result is not None and not self.wide else PANES[1:]
+        return PANES if self.desk.verdict is not None and not self.wide else PANES[1:]
 
     def panels(self) -> list[Block]:
         return [self.query_one(f"#{id}", Block) for id in ("flow", *self.panes())]
@@ -189,16 +190,15 @@ class Investigate(CaseSheet):
     # what happens
 
     def _go_where_the_work_is(self) -> None:
-        step = self.step
+        step, result = self.step, self.desk.verdict
         if step.do == "stage":
             self.stage = step.target
-        elif self.desk.state.result is not None and self.desk.state.result.verdict.stage in STAGE:
-            self.stage = str(self.desk.state.result.verdict.stage)
-        else:
-            self.stage = "release" if self.desk.state.result is not None else self.stage
+        elif result is not None:
+            self.stage = result.verdict.stage if result.verdict.stage in STAGE else "release"
         self.pane = _PANE_OF.get(self.stage, "findings") if self.desk.state.events else "findings"
-        if self.desk.state.result is not None:
+        if result is not None:
             self.pane = "outcome"
+            self._arrived = step.do not in ("stage", "intervene")
 
     def heard(self) -> None:
         """A run goes on: follow it to its stage. Between two events only strips and progress can have changed."""
@@ -215,7 +215,8 @@ class Investigate(CaseSheet):
         self.redraw()
 
     def ended(self) -> None:
-        if self.desk.last_job in ("verdict", "investigation") and self.desk.state.result is not None:
+        there = self.desk.verdict is not None and self.step.do not in ("stage", "intervene")
+        if there and (not self._arrived or self.desk.last_job in ("verdict", "investigation")):
             self._go_where_the_work_is()
         elif self.focused is self.query_one("#flow"):
             self.pane = _PANE_OF.get(self.stage, "findings")
