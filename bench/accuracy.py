@@ -1,4 +1,5 @@
-"""``make accuracy``: every drill and every field case, and A/A pairs with and without a neighbour on one core.
+"""``make accuracy``: every drill and every field case, A/A pairs with and without a neighbour on one core, and pairs that
+truly differ by 3 %.
 
 Prints a table as it goes and writes ``docs/ACCURACY.md`` with the date and the lock. Names narrow it down:
 ``python -m bench.accuracy r10 r14`` runs the cases whose name holds one of them, and writes nothing.
@@ -7,6 +8,7 @@ Prints a table as it goes and writes ``docs/ACCURACY.md`` with the date and the 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import datetime
 import multiprocessing
 import sys
@@ -18,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sparsetui.diagnosis.stats import Comparison
 from sparsetui.evidence.records import Result
 from sparsetui.runner.investigation import Investigation
 from sparsetui.session.store import Store
@@ -47,11 +50,18 @@ class Row:
 
 
 def investigate(workload: Path, budget: float, store: Store) -> tuple[Result, float]:
-    """One whole investigation, headless, in this process."""
+    """One whole investigation, headless, in this process, and how many seconds it took."""
+    result, seconds, _ = compared(workload, budget, store)
+    return result, seconds
+
+
+def compared(workload: Path, budget: float, store: Store) -> tuple[Result, float, Comparison | None]:
+    """The same, with what the clock made of the pair."""
     began = time.monotonic()
     run = Investigation(load(workload), store, budget_s=budget)
     try:
-        return run.run_all(), time.monotonic() - began
+        result = run.run_all()
+        return result, time.monotonic() - began, run.lab.comparison
     finally:
         run.close()
 
@@ -106,6 +116,16 @@ def same_pairs(names: list[str], repeats: int, store: Store) -> Iterator[Row]:
         yield row("A/A", c.name + (" + noise" if noisy else ""), "no alarm", lambda s, m: s in quiet, result, seconds)
 
 
+def slower_pairs(repeats: int, store: Store) -> Iterator[Row]:
+    """A true regression of 3 % at 60 s each: right is that it is reported as slower, whatever the cause."""
+    for _ in range(repeats):
+        result, seconds, c = compared(ROOT / "tests" / "cases" / "slower_pair.toml", 60.0, store)
+        assert c is not None
+        got = f"{c.verdict} {c.ratio.value:.3f} [{c.ratio.ci[0]:.3f}, {c.ratio.ci[1]:.3f}]" if c.ratio.ci else c.verdict
+        found = row("3 %", "slower_pair", "slower", lambda s, m, c=c: c.verdict == "slower", result, seconds)
+        yield dataclasses.replace(found, got=got)
+
+
 def _burn() -> None:
     while True:
         sum(range(10_000))
@@ -131,14 +151,16 @@ def main() -> int:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--budget", type=float, help="seconds for each drill and case (default: their own)")
     parser.add_argument("--same", type=int, default=40, help="how many A/A runs")
-    parser.add_argument("--only", choices=("drill", "case", "same"))
+    parser.add_argument("--slower", type=int, default=10, help="how many runs of a pair that differs by 3 %%")
+    parser.add_argument("--only", choices=("drill", "case", "same", "slower"))
     parser.add_argument("--write", action="store_true", help="keep the table of a partial run too")
     args = parser.parse_args()
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as folder:
         store = Store(Path(folder))
         parts = {"drill": drills(args.names, args.budget, store), "case": cases(args.names, args.budget, store),
-                 "same": same_pairs(args.names, args.same, store)}  # fmt: skip
+                 "same": same_pairs(args.names, args.same, store),
+                 "slower": slower_pairs(0 if args.names else args.slower, store)}  # fmt: skip
         for kind, part in parts.items():
             if args.only in (None, kind):
                 for r in part:
@@ -169,6 +191,7 @@ def report(rows: list[Row]) -> str:
         ("drill", "Drills"),
         ("case", "Field cases, traps and double faults"),
         ("A/A", "A/A pairs (no alarm is right)"),
+        ("3 %", "A true regression of 3 % (slower is right, whatever the cause)"),
     ):
         part = [r for r in rows if r.kind == kind]
         if not part:
