@@ -174,7 +174,7 @@ def test_bad_npz(tmp_path):
 
 
 def test_bombs_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("sparsetui.ingest.matrices._HARMLESS", 1 << 20)
+    monkeypatch.setattr("sparsetui.ingest.npz._HARMLESS", 1 << 20)
     refused(tmp_path, "m.mtx.gz", gzip.compress(b"%%MatrixMarket\n" + b"1 " * (40 << 20), 9), "unpacks to more than")
     with zipfile.ZipFile(tmp_path / "b.npz", "w", zipfile.ZIP_DEFLATED) as z:
         z.writestr("data.npy", b"\0" * (60 << 20))
