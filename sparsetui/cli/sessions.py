@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sparsetui.cli.common import check_target, clean, fail, say
+from sparsetui.cli.common import check_target, clean, fail, say, tui_options
 from sparsetui.evidence.records import Number, to_json
 from sparsetui.session.closure import gates
 from sparsetui.session.errors import SessionError
@@ -166,7 +166,8 @@ def open_(
     from sparsetui.tui.app import run  # the app is heavy, and no other command here needs it
 
     with _one_line():
-        code = run(store=store, session=str(path), readonly=readonly)
+        looks: dict[str, Any] = dict(tui_options)
+        code = run(store=store, session=str(path), readonly=readonly, **looks)
     raise typer.Exit(int(code or 0))
 
 

@@ -108,6 +108,25 @@ def strips(state: SessionState, live: Live, width: int, unicode: bool) -> list[T
     return lines
 
 
+def arm_strips(live: Live, width: int, unicode: bool) -> list[Text]:
+    """All that is being timed side by side, on one scale: name, strip of block medians, the newest of them."""
+    arms = {a: v for a, v in live.latency_ms.items() if v and a != _REPEATS}
+    if not arms:
+        return []
+    top = max((v for values in arms.values() for v in values if math.isfinite(v)), default=None)
+    name_width = min(24, max(len(a) for a in arms))
+    room = max(6, min(60, width - name_width - 24))
+    lines = []
+    for arm, values in arms.items():
+        line = ink(fit(clean(_ARMS.get(arm, arm), name_width), name_width) + " ", style=HEAD)
+        line.append(
+            spark(values, room, unicode, low=0.0, high=top), style=COMPARATOR if arm == "comparator" else FAILING
+        )
+        line.append(f"  {brief(values[-1])} ms", style="")
+        lines.append(line)
+    return lines
+
+
 def _percentiles(state: SessionState, live: Live, arm: str) -> str:
     of_arm = state.metrics.get("latency_ms", {}).get(arm)
     if isinstance(of_arm, Mapping) and of_arm:

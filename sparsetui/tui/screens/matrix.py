@@ -14,6 +14,7 @@ from sparsetui.report.document import Block as ReportBlock
 from sparsetui.report.numbers import as_number, brief, figure
 from sparsetui.report.sections import section_blocks
 from sparsetui.tui.actions import Action
+from sparsetui.tui.live_panel import arm_strips
 from sparsetui.tui.look import BAD, DIM, OK, WARN, ink
 from sparsetui.tui.pages import page
 from sparsetui.tui.panels import labelled
@@ -34,6 +35,7 @@ _COLUMNS = (
     ("SLA", Column("SLA", 6, 14, drop=2)),
     ("risk", Column("risk", 6, 40, drop=6)),
 )
+JOB = "matrix"
 _LABEL = 20  # cells of the labels under the table
 _ASIDE = ("name", "kind", "note")
 
@@ -62,6 +64,10 @@ class Matrix(CaseSheet):
         found = self.section.get("rows")
         return [r for r in found if isinstance(r, Mapping)] if isinstance(found, (list, tuple)) else []
 
+    @property
+    def measuring(self) -> bool:
+        return self.desk.busy == JOB
+
     def show(self) -> None:
         table = self.query_one("#formats", Table)
         table.empty = self._empty()
@@ -69,6 +75,8 @@ class Matrix(CaseSheet):
         self._detail()
 
     def _empty(self) -> str:
+        if self.measuring:
+            return "Being measured; each format appears below as soon as it is timed, and here with all its figures at the end."
         if said := self.section.get("summary"):
             return clean(said, 300)
         why = self.desk.why_not_run()
@@ -85,6 +93,10 @@ class Matrix(CaseSheet):
         """The row under the cursor in full, then what the matrix says as a whole."""
         panel, key = self.query_one("#format", Panel), self.query_one("#formats", Table).key
         width = max(20, panel.content_size.width)
+        if self.measuring and not self.rows:
+            panel.set_title("being measured")
+            panel.set_lines(arm_strips(self.desk.live, width, self.app.unicode))
+            return
         lines: list[Text] = []
         if key is not None and int(key) < len(self.rows):
             row = self.rows[int(key)]
@@ -107,7 +119,7 @@ class Matrix(CaseSheet):
         return self.desk.why_not_run() if id == "run" else super().why_not(id)
 
     def do_run(self) -> None:
-        self.app.start("matrix", lambda r: r.run_matrix())
+        self.app.start(JOB, lambda r: r.run_matrix())
 
 
 def _row(i: int, row: Mapping[str, Any]) -> Row:

@@ -46,7 +46,7 @@ def why_not_close(desk: Desk) -> str | None:
         return "there is no verdict yet"
     failing = [g for g in gates(state) if g.state not in ("passed", "waived")]
     if failing:
-        return f"{len(failing)} gates do not hold: " + ", ".join(f"{g.gate} ({g.state})" for g in failing)
+        return f"{len(failing)} gates do not hold: " + ", ".join(g.gate for g in failing)
     return None
 
 
@@ -57,7 +57,7 @@ class OwnersAndClosure(CaseSheet):
     def body(self) -> Iterable[Widget]:
         yield Table(
             [
-                Column("role", 20, 29),
+                Column("role", 20, 31),
                 Column("who", 8, 20),
                 Column("closure artifact", 14, 34, drop=2),
                 Column("attached", 8, 12),
