@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,6 +25,9 @@ def import_(
     against: Annotated[
         list[Path] | None, typer.Option("--against", metavar="FILE", help="the comparator's files; may be repeated")
     ] = None,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="of matrices also the time of a product in each format (seconds each)")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="JSON on stdout")] = False,
     session: Annotated[str | None, typer.Option("--session", metavar="ID", help="add to this session")] = None,
     sessions: Annotated[Path | None, typer.Option("--sessions", metavar="DIR", help="the folder of sessions")] = None,
@@ -36,10 +39,13 @@ def import_(
 
     check_store(sessions)
     try:
-        failing = [_inspect(f, quiet) for f in files]
-        comparator = [_inspect(f, quiet) for f in against or []]
+        read = Reader(quiet, measure)
+        failing = [read(f) for f in files]
+        comparator = [read(f) for f in against or []]
+        if measure and not any(p["kind"] == "matrix" for p in (*failing, *comparator)):
+            raise IngestError("--measure: none of the files is a matrix; .smtx, .mtx and .npz are accepted")
         result = conclude(failing, comparator)
-        kept = _record(result, failing, comparator, session, sessions)
+        kept = _record(result, failing, comparator, session, sessions, read.commands)
     except IngestError as e:
         fail(e)
     except SessionError as e:
@@ -59,8 +65,8 @@ def import_(
 
 def conclude(failing: Sequence[dict[str, Any]], comparator: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The whole result of one import: each file, the spread over ranks, and the comparison. Layout as ``--json``."""
-    from sparsetui.ingest.errors import IngestError
-    from sparsetui.ingest.traces import compare, spread
+    from sparsetui.ingest.comparing import compare
+    from sparsetui.ingest.traces import spread
 
     traces = [p for p in failing if p["kind"] == "trace"]
     result: dict[str, Any] = {
@@ -76,13 +82,8 @@ def conclude(failing: Sequence[dict[str, Any]], comparator: Sequence[dict[str, A
         result |= {"paths": table.paths, "samplers": table.samplers, "unavailable": table.unavailable}
     result["ranks"] = spread(traces)
     if comparator:
-        others = [p for p in comparator if p["kind"] == "trace"]
-        if not (traces and others):
-            raise IngestError(
-                f"--against {comparator[0]['file']}: two traces are compared; on each side one is accepted"
-            )
         result["against"] = list(comparator)
-        result["comparison"] = compare(traces, others)
+        result["comparison"] = compare(failing, comparator)
     return result
 
 
@@ -105,56 +106,56 @@ def answered(payloads: Sequence[dict[str, Any]]) -> bool:
     return False
 
 
-def _inspect(path: Path, quiet: bool) -> dict[str, Any]:
-    """One file by its kind, with the sha256 of its bytes."""
-    from sparsetui.evidence.kernels import CatalogueError
-    from sparsetui.ingest.errors import IngestError
-    from sparsetui.ingest.sniff import sniff
+class Reader:
+    """Reads files by their kind, and remembers the processes that it started for it."""
 
-    kind = sniff(path)
-    digest = _Digest(path)
-    progress = None if quiet else Narrator(path)
-    try:
-        payload = _reader(kind)(path, progress)
-    except CatalogueError as e:
-        raise IngestError(str(e)) from None
-    except MemoryError:
-        raise IngestError(f"{path}: does not fit into memory") from None
-    finally:
-        digest.join()
-        if progress is not None:
-            progress.done()
-    payload.setdefault("kind", kind)
-    payload.setdefault("file", str(path))
-    payload["sha256"], payload["bytes"] = digest.value, digest.size
-    return payload
+    def __init__(self, quiet: bool = True, measure: bool = False) -> None:
+        self.quiet, self.measure = quiet, measure
+        self.commands: list[dict[str, Any]] = []
 
+    def __call__(self, path: Path) -> dict[str, Any]:
+        """One file, with the sha256 of its bytes. Raises :class:`sparsetui.ingest.errors.IngestError`."""
+        from sparsetui.evidence.kernels import CatalogueError
+        from sparsetui.ingest.errors import IngestError
+        from sparsetui.ingest.sniff import sniff
 
-def _reader(kind: str) -> Callable[[Path, Any], dict[str, Any]]:
-    if kind == "trace":
-        from sparsetui.ingest import traces
+        kind = sniff(path)
+        digest = _Digest(path)
+        progress = None if self.quiet else Narrator(path)
+        try:
+            payload = self._read(kind, path, progress)
+        except CatalogueError as e:
+            raise IngestError(str(e)) from None
+        except MemoryError:
+            raise IngestError(f"{path}: does not fit into memory") from None
+        except OSError as e:
+            raise IngestError(f"{path}: cannot be read ({e.strerror or e})") from None
+        finally:
+            digest.join()
+            if progress is not None:
+                progress.done()
+        payload["sha256"], payload["bytes"] = digest.value, digest.size
+        return payload
 
-        return lambda path, progress: traces.inspect(path, progress=progress)
-    if kind == "stacks":
-        from sparsetui.ingest import stacks
+    def _read(self, kind: str, path: Path, progress: Narrator | None) -> dict[str, Any]:
+        if kind == "trace":
+            from sparsetui.ingest import traces
 
-        return lambda path, progress: stacks.inspect(path, progress=progress)
-    import importlib
+            return traces.inspect(path, progress=progress)
+        if kind == "stacks":
+            from sparsetui.ingest import stacks
 
-    module = importlib.import_module(f"sparsetui.ingest.{'checkpoints' if kind == 'checkpoint' else 'matrices'}")
-    return lambda path, _: _outside(module.inspect, path)
+            return stacks.inspect(path, progress=progress)
+        if kind == "checkpoint":
+            from sparsetui.ingest import checkpoints
 
+            return checkpoints.inspect(path, progress=progress, on_command=self._started)
+        from sparsetui.ingest import matrices
 
-def _outside(inspect: Callable[[Path], dict[str, Any]], path: Path) -> dict[str, Any]:
-    """A reader's own one-line errors, as ours."""
-    from sparsetui.ingest.errors import IngestError
+        return matrices.inspect(path, self.measure, on_command=self._started)
 
-    try:
-        return inspect(path)
-    except IngestError:
-        raise
-    except (ValueError, OSError) as e:
-        raise IngestError(str(e) if str(path) in str(e) else f"{path}: {e}") from None
+    def _started(self, argv: list[str], why: str, pid: int | None) -> None:
+        self.commands.append({"argv": argv, "why": why, "pid": pid})
 
 
 class _Digest(threading.Thread):
@@ -205,6 +206,7 @@ def _record(
     comparator: Sequence[dict[str, Any]],
     session: str | None,
     sessions: Path | None,
+    commands: Sequence[dict[str, Any]],
 ) -> str:
     """Write it all to a session, a new one unless named; returns its id."""
     from sparsetui.session.store import Store
@@ -217,6 +219,8 @@ def _record(
         else store.create(name, f"import of {Path(str(failing[0]['file'])).name}")
     )
     with writer:
+        for command in commands:
+            writer.append("command", command)
         known: list[str] = []
         for variant, payloads in (("failing", failing), ("comparator", comparator)):
             for p in payloads:
@@ -235,10 +239,18 @@ def _record(
                 "native", TimeTable(tuple(result["paths"]), tuple(result["samplers"]), tuple(result["unavailable"]))
             )
         if "comparison" in result:
+            from sparsetui.ingest.comparing import summary as compared
+
+            c = result["comparison"]
             writer.evidence(
-                "execution", "trace comparison", result["comparison"], summary=_compared(result), quality="derived"
+                "execution" if c["kind"] == "trace" else STAGE[c["kind"]],
+                f"{c['kind']} comparison",
+                c,
+                summary=compared(c),
+                quality="derived",
             )
-            writer.append("budget", result["comparison"]["budget"])
+            if "budget" in c:
+                writer.append("budget", c["budget"])
         for question in result["cannot_answer"]:
             writer.append("unanswered", question)
         section = {
@@ -279,8 +291,3 @@ def figures(p: dict[str, Any]) -> dict[str, Number]:
     out |= {f"step_{k}": v for k, v in (p.get("steps") or {}).items() if isinstance(v, Number)}
     out |= {k: v for k, v in (p.get("figures") or {}).items() if isinstance(v, Number)}
     return out
-
-
-def _compared(result: dict[str, Any]) -> str:
-    gap = result["comparison"]["budget"].gap_ms.value
-    return f"{gap:+.3g} {result['comparison']['unit']}"

@@ -11,6 +11,8 @@ import hashlib
 import json
 import math
 import mmap
+import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -37,15 +39,17 @@ def inspect(
     against real), ``problems`` (what could not be read). Raises :class:`IngestError`.
     """
     path = Path(path)
+    progress = _with_eta(progress)
     if path.is_dir():
         path = _in_folder(path)
     name = path.name.lower()
     metadata: dict[str, str] = {}
     problems: list[str] = []
+    shards: list[dict[str, Any]] = []
     if name.endswith(".json"):
-        kind, tensors, metadata = "sharded", *_sharded(path, problems, progress)
+        kind, (tensors, metadata, shards) = "sharded", _sharded(path, problems, progress)
     elif name.endswith((".pt", ".pth", ".bin", ".ckpt")):
-        kind, tensors = "torch", torchfile.read(path, problems, on_command)
+        kind, tensors = "torch", torchfile.read(path, problems, on_command, progress)
     else:
         kind, (entries, metadata) = "safetensors", header(path)
         tensors = _file(path, entries, problems, progress, 0.0, 1.0)
@@ -55,9 +59,9 @@ def inspect(
     return {
         "kind": "checkpoint",
         "format": kind,
-        "file": path.name,
-        "sha256": _sha256(path),
+        "file": str(path),
         "file_bytes": path.stat().st_size,
+        "shards": shards,
         "tensors": tensors,
         "totals": totals,
         "declared": said,
@@ -69,6 +73,14 @@ def inspect(
     }
 
 
+def _with_eta(progress: Progress | None) -> Progress | None:
+    """``progress`` told of the seconds left, from how long the part that is done took."""
+    if progress is None:
+        return None
+    began = time.monotonic()
+    return lambda done, _: progress(done, (time.monotonic() - began) * (1 - done) / max(done, 1e-6))
+
+
 def _in_folder(folder: Path) -> Path:
     """The checkpoint of a model folder: its index, else its only file."""
     for name in ("model.safetensors.index.json", "model.safetensors"):
@@ -78,11 +90,6 @@ def _in_folder(folder: Path) -> Path:
     if len(found) != 1:
         raise IngestError(f"{folder}: {len(found)} checkpoints in this folder; name one file")
     return found[0]
-
-
-def _sha256(path: Path) -> str:
-    with open(path, "rb") as f:
-        return hashlib.file_digest(f, "sha256").hexdigest()
 
 
 # safetensors
@@ -118,7 +125,9 @@ def _file(
 # sharded
 
 
-def _sharded(path: Path, problems: list[str], progress: Progress | None) -> tuple[list[dict[str, Any]], dict[str, str]]:
+def _sharded(
+    path: Path, problems: list[str], progress: Progress | None
+) -> tuple[list[dict[str, Any]], dict[str, str], list[dict[str, Any]]]:
     accepted = "accepted is an index with a weight_map of tensor names to .safetensors files beside it"
     try:
         if path.stat().st_size > 200_000_000:
@@ -137,6 +146,7 @@ def _sharded(path: Path, problems: list[str], progress: Progress | None) -> tupl
             raise IngestError(f"{path}: shard {clean(shard, 60)!r} must be a .safetensors file beside the index")
     tensors: list[dict[str, Any]] = []
     metadata: dict[str, str] = {}
+    read: list[dict[str, Any]] = []
     for i, shard in enumerate(shards):
         try:
             entries, about = header(path.with_name(shard))
@@ -148,9 +158,19 @@ def _sharded(path: Path, problems: list[str], progress: Progress | None) -> tupl
         absent = sorted(n for n, s in weight_map.items() if s == shard and n not in have)[:20]
         problems += [f"{shard}: tensor {clean(name, 80)!r} of the index is not in it" for name in absent]
         tensors += _file(path.with_name(shard), entries, problems, progress, i / len(shards), (i + 1) / len(shards))
+        read.append(_hashed(path.with_name(shard)))
     if not tensors:
         raise IngestError(f"{path}: none of its {len(shards)} shards could be read: {problems[0] if problems else ''}")
-    return tensors, metadata
+    return tensors, metadata, read
+
+
+def _hashed(path: Path) -> dict[str, Any]:
+    with open(path, "rb") as f:
+        return {
+            "file": path.name,
+            "bytes": os.fstat(f.fileno()).st_size,
+            "sha256": hashlib.file_digest(f, "sha256").hexdigest(),
+        }
 
 
 def _totals(tensors: list[dict[str, Any]]) -> dict[str, Any]:
@@ -195,7 +215,7 @@ def _figures(totals: dict[str, Any]) -> dict[str, Number]:
 
 def render(payload: dict[str, Any], most: int = 40) -> list[str]:
     """A checkpoint as plain lines: the largest matrices first."""
-    lines = [f"{payload['file']}: {payload['summary']}"]
+    lines = [f"{clean(Path(payload['file']).name)}: {payload['summary']}"]
     rows = sorted(weights(payload["tensors"]), key=lambda t: -t["elements"])
     lines.append(
         f"{'tensor':<44} {'shape':>14} {'zeros':>7} {'2:4':>6} {'16×16':>6} {'max/mean':>8} {'csr64/dense':>11}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from pathlib import Path
 from typing import Any
@@ -41,8 +40,7 @@ def inspect(path: str | Path, measure: bool = False, *, on_command: OnCommand | 
     out: dict[str, Any] = {
         "kind": "matrix",
         "format": matrix.format,
-        "file": path.name,
-        "sha256": _sha256(path),
+        "file": str(path),
         "file_bytes": path.stat().st_size,
         "field": matrix.field,
         "symmetry": matrix.symmetry,
@@ -89,7 +87,7 @@ def _figures(out: dict[str, Any]) -> dict[str, Number]:
 def render(payload: dict[str, Any]) -> list[str]:
     """A matrix as plain lines."""
     s = payload["structure"]
-    lines = [f"{clean(payload['file'])}: {payload['format']}, {payload['summary']}"]
+    lines = [f"{clean(Path(payload['file']).name)}: {payload['format']}, {payload['summary']}"]
     lines.append(
         f"stored {payload['stored']}, explicit zeros {payload['explicit_zeros']}, duplicates {payload['duplicates']}, "
         f"empty rows {s['empty_rows']}, empty columns {s['empty_columns']}"
@@ -112,11 +110,6 @@ def render(payload: dict[str, Any]) -> list[str]:
     if "unavailable" in measured:
         lines.append(f"product not measured: {measured['unavailable']}")
     return lines + [f"note: {note}" for note in payload["notes"]]
-
-
-def _sha256(path: Path) -> str:
-    with open(path, "rb") as f:
-        return hashlib.file_digest(f, "sha256").hexdigest()
 
 
 def _summed(keys: Ints, unique: Ints, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

@@ -23,12 +23,15 @@ from sparsetui.ingest.safetensors import Entry
 from sparsetui.ingest.samplers.base import OnCommand
 from sparsetui.ingest.structure import of_pattern
 from sparsetui.ingest.tensors import BAND_BYTES, strided
+from sparsetui.ingest.traces.source import Progress
 
 _LINE = 8 << 20  # longest line of the stream
 _TIMEOUT_S = 1800.0
 
 
-def read(path: Path, problems: list[str], on_command: OnCommand | None) -> list[dict[str, Any]]:
+def read(
+    path: Path, problems: list[str], on_command: OnCommand | None, progress: Progress | None = None
+) -> list[dict[str, Any]]:
     _no_bomb(path)
     argv = [sys.executable, "-P", "-m", "sparsetui.probes.unpickle", str(path.resolve())]
     with tempfile.TemporaryFile() as err:
@@ -42,7 +45,7 @@ def read(path: Path, problems: list[str], on_command: OnCommand | None) -> list[
         watchdog.daemon = True
         watchdog.start()
         try:
-            out, ended = _stream(path, process.stdout, problems)
+            out, ended = _stream(path, process.stdout, problems, progress)
         finally:
             if process.poll() is None:
                 try:
@@ -88,8 +91,11 @@ def _no_bomb(path: Path) -> None:
         )
 
 
-def _stream(path: Path, pipe: IO[bytes], problems: list[str]) -> tuple[list[dict[str, Any]], bool]:
+def _stream(
+    path: Path, pipe: IO[bytes], problems: list[str], progress: Progress | None
+) -> tuple[list[dict[str, Any]], bool]:
     out: list[dict[str, Any]] = []
+    done, size = 0, max(1, path.stat().st_size)
     while line := pipe.readline(_LINE):
         try:
             head = json.loads(line)
@@ -112,6 +118,9 @@ def _stream(path: Path, pipe: IO[bytes], problems: list[str]) -> tuple[list[dict
             )
             continue
         out.append(_from_torch(head, pipe))
+        done += int(out[-1].get("bytes", 0))
+        if progress:
+            progress(min(1.0, done / size), math.nan)
     return out, False
 
 

@@ -85,16 +85,11 @@ def _stacks(p: dict[str, Any]) -> list[str]:
 
 
 def _other(p: dict[str, Any]) -> list[str]:
-    """A payload of another reader: its own lines if it wrote some, else its plain figures."""
-    if isinstance(p.get("text"), list):
-        return [clean(f"  {line}", WIDTH) for line in p["text"]]
-    out = [clean(f"  {p['summary']}", WIDTH)] if p.get("summary") else []
-    for key, value in p.items():
-        if isinstance(value, Number):
-            out.append(_figure(key.replace("_", " "), value))
-        elif isinstance(value, int | float) and not isinstance(value, bool):
-            out.append(clean(f"  {key.replace('_', ' ')}: {value:g}", WIDTH))
-    return out
+    """A payload of another reader, in its own lines."""
+    from sparsetui.ingest import checkpoints, matrices
+
+    told = checkpoints.render(p) if p["kind"] == "checkpoint" else matrices.render(p)
+    return [clean(f"  {line}", 120) for line in told]
 
 
 def _salvage(s: dict[str, Any] | None) -> list[str]:
@@ -148,6 +143,47 @@ def _ranks(ranks: dict[str, Any]) -> list[str]:
 
 
 def _comparison(c: dict[str, Any]) -> list[str]:
+    told = {"trace": _compared_traces, "stacks": _compared_stacks, "checkpoint": _compared_tensors}
+    out = told.get(c["kind"], _compared_matrices)(c)
+    for key, where in (("only_failing", "only here"), ("only_against", "only there")):
+        if c[key] and c["kind"] != "trace":
+            out += ["", f"  {where}", *(clean(f"  {name}", WIDTH) for name in c[key][:_TOP])]
+    return out
+
+
+def _compared_stacks(c: dict[str, Any]) -> list[str]:
+    out = [f"comparison, {c['unit']}, largest difference first"]
+    for r in c["paths"][:_TOP]:
+        ends = f" [{r['difference'].ci[0]:+.1%}, {r['difference'].ci[1]:+.1%}]" if r["difference"].ci else ""
+        difference = r["difference"].value or 0.0
+        out.append(clean(f"  {difference:+7.1%}{ends}  {r['against']:6.1%} → {r['failing']:6.1%}  {r['name']}", WIDTH))
+    out += ["", "  innermost functions, largest difference first"]
+    for r in c["functions"][:_TOP]:
+        line = f"  {r['difference']:+7.1%}  {r['against']:6.1%} → {r['failing']:6.1%}  {r['path']:<14}  {r['name']}"
+        out.append(clean(line, WIDTH))
+    return out
+
+
+def _compared_tensors(c: dict[str, Any]) -> list[str]:
+    out = [f"comparison: {c['differing']} tensors differ, {c['alike']} are alike"]
+    for r in c["tensors"][:_TOP]:
+        f, a = r["failing"], r["against"]
+        zeros = "" if f["zeros"] is None or a["zeros"] is None else f"zeros {a['zeros']:.1%} → {f['zeros']:.1%}  "
+        kinds = ", ".join(f"{k} {a[k]} → {f[k]}" for k in r["differs"] if k in ("shape", "dtype", "layout"))
+        out.append(clean(f"  {zeros}{r['name']}  {kinds}", WIDTH))
+    return out
+
+
+def _compared_matrices(c: dict[str, Any]) -> list[str]:
+    out = ["comparison"]
+    for r in c["matrices"][:_TOP]:
+        f, a = r["failing"], r["against"]
+        out.append(clean(f"  zeros {a['zeros'] or 0:.2%} → {f['zeros'] or 0:.2%}  {a['file']} → {f['file']}", WIDTH))
+        out += [f"  time as {name:<10} {ratio:.2f}×" for name, ratio in r["time_ratio"].items()]
+    return out
+
+
+def _compared_traces(c: dict[str, Any]) -> list[str]:
     gap = c["budget"].gap_ms.value or 0.0
     out = [f"comparison, {c['unit']}, by {c['basis']}: {gap:+.3f} ms", "  budget of the difference"]
     for line in (
