@@ -21,7 +21,7 @@ from sparsetui.workload.spec import Replay
 Section = dict[str, Any]
 
 _START_S = 120.0  # for interpreters to come up
-_PATIENCE = 1.6  # a call that is still out after this many budgets is given up
+_PATIENCE, _GRACE_S = 1.6, 20.0  # a call that is still out after that many budgets and seconds is given up
 
 
 class ReleaseRunner(Investigation):
@@ -63,7 +63,7 @@ class ReleaseRunner(Investigation):
             lab.budget_s = max(_START_S, budget)
             with lab.running():  # starting interpreters is no measuring time
                 self._start()
-            lab.budget_s = _PATIENCE * budget
+            lab.budget_s = _PATIENCE * budget + _GRACE_S
             with lab.running():
                 self.journal.live(budget_s=budget)
                 try:
