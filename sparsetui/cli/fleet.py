@@ -96,7 +96,7 @@ class Narrator:
             if state != self._states.get(host):
                 first = host not in self._states
                 self._states[host] = state
-                if not (first and state == "waiting"):
+                if not (first and state in ("waiting", "done")):
                     say(f"{host}: {line(now)}")
         if update.live.running and time.monotonic() - self._at > 10:
             self._at = time.monotonic()
@@ -179,7 +179,23 @@ def _headless(
 def _open_app(
     spec: Any, sessions: Path | None, session: str | None, budget: float, book: Any, options: dict[str, Any]
 ) -> None:
-    raise NotImplementedError
+    """The app on its screen of hosts; its runner is made when the person starts the run."""
+    from sparsetui.cli.investigate import open_app
+
+    def factory(workload: Any, store: Any, **given: Any) -> Any:
+        from sparsetui.fleet.investigation import FleetInvestigation
+
+        return FleetInvestigation(workload, store, **given, **options)
+
+    open_app(
+        store=sessions,
+        session=session,
+        workload=spec,
+        playbook=book,
+        budget=budget,
+        runner_factory=factory,
+        screen="fleet",
+    )
 
 
 def show(body: dict[str, Any], quiet: bool) -> None:

@@ -195,11 +195,11 @@ class FleetInvestigation(Runner):
         self.plan = list(dict.fromkeys([*self.plan, *self._nodes]))
         for h in self.plan:
             r = self.reports.get(h)
-            self._live[h] = {"state": r.state if r is not None and r.state == "done" else "waiting"}
+            self._live[h] = _shown(r) if r is not None and r.state == "done" else {"state": "waiting"}
         about = {**self._about(), "code": f"{len(files.files)} files, {files.bytes:,} bytes"}
         summary = f"{len(self.plan)} hosts were chosen; the run has not ended."
         journal.append("section", {"name": SECTION, "body": {"summary": summary, **about}})
-        self._tell()
+        self._tell(force=True)
 
     def _about(self) -> dict[str, Any]:
         return {"address": self.address, "chosen": ", ".join(self.plan), "seconds_a_host": self.budget_s}
@@ -255,9 +255,7 @@ class FleetInvestigation(Runner):
             self._phase(r.host, "done" if done else "failed", seconds, r.why)
         if r.host not in self.plan:
             self.plan.append(r.host)
-        status = r.verdict.status if r.verdict is not None else ""
-        mechanism = (r.verdict.mechanism or "") if r.verdict is not None else ""
-        self._set(r.host, state=r.state, why=r.why, ratio=r.ratio.value, says=status, mechanism=mechanism, phase="")
+        self._set(r.host, **_shown(r))
 
     def _phase(self, host: str, state: str, seconds: float | None, note: str) -> None:
         self.journal.append(
@@ -275,14 +273,16 @@ class FleetInvestigation(Runner):
 
     def _set(self, host: str, **changes: Any) -> None:
         self._live[host] = {**self._live.get(host, {}), **changes}
-        self._tell()
+        self._tell(force="state" in changes)
 
-    def _tell(self) -> None:
+    def _tell(self, force: bool = False) -> None:
         over = sum(v["state"] not in ("waiting", "submitted", "running") for v in self._live.values())
         going = [h for h, v in self._live.items() if v["state"] == "running"]
         message = f"{over} of {len(self._live)} hosts" + (f"; {', '.join(going[:3])} measured now" if going else "")
         self.journal.live(running=True, stage=STAGE, phase=SECTION, message=message, progress=over / max(1, len(self._live)),
                           hosts=dict(self._live))  # fmt: skip
+        if force:
+            self.journal.tell(force=True)
 
     # -- the record ----------------------------------------------------------------------------------------------------
 
@@ -337,6 +337,13 @@ class FleetInvestigation(Runner):
         result = msgspec.structs.replace(result, gates=gates)
         journal.append("result", result)
         return result
+
+
+def _shown(r: HostReport) -> dict[str, Any]:
+    """A host's answer as the faces show it while others still run."""
+    v = r.verdict
+    return {"state": r.state, "why": r.why, "ratio": r.ratio.value, "says": v.status if v is not None else "",
+            "mechanism": (v.mechanism or "") if v is not None else "", "phase": ""}  # fmt: skip
 
 
 def reports_of(state: SessionState, read: Any) -> list[tuple[str, HostReport, str]]:

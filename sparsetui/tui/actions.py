@@ -35,6 +35,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("evidence", ("v",), "evidence", "findings, their evidence, figures and artifacts", "screens"),
     Action("matrix", ("m",), "matrix", "the trade-off matrix", "screens"),
     Action("lens", ("b",), "lens", "the bandwidth lens", "screens"),
+    Action("fleet", ("F", "shift+f"), "hosts", "a row a host: is it the host or the release?", "screens"),
     Action("paths", ("t",), "time", "where time goes by path, as samplers and traces saw it", "screens"),
     Action("sections", ("u",), "more", "what other tools left: replay, rollback, imports", "screens"),
     Action("owners", ("o",), "owners", "owners, closure artifacts, gates", "screens"),

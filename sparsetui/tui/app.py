@@ -56,11 +56,13 @@ def run(
     color: bool = True,
     unicode: bool = True,
     runner_factory: RunnerFactory | None = None,
+    screen: str | None = None,
 ) -> int:
     """Run the app and return the exit code of the contract: 0, 1, 2, 3 or 130.
 
     ``store`` is a session store, its folder, or ``None`` for the default one; ``workload`` a path or a loaded workload;
-    ``drill`` a name or a drill, ``watching`` a watch to begin with: its last snapshot is the caller's to report.
+    ``drill`` a name or a drill, ``watching`` a watch to begin with: its last snapshot is the caller's to report; ``screen``
+    the screen to open on top.
     Without a terminal nothing is drawn: one line on stderr names the flag to use, and 2
     is returned.
     """
@@ -94,7 +96,7 @@ def run(
         return 2
     app = SparseApp(
         store,
-        start=start,
+        start={**start, "screen": screen} if screen else start,
         runner_factory=runner_factory,
         playbook=playbook,
         budget=budget,

@@ -109,6 +109,8 @@ class SparseApp(App[int]):
             self._put_on_desk(drill_workload(self._start["drill"]), self._start["drill"])
         else:
             self.push_screen(screen("home")())
+        if "screen" in self._start:
+            self.open(self._start["screen"])
 
     # what can be opened
 

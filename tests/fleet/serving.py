@@ -19,7 +19,7 @@ def right() -> Step:
     return lambda x: (WEIGHT @ x.t()).t()
 
 
-def five_times() -> Step:
+def many_times() -> Step:
     """A release that does its work over and over: slower wherever it runs."""
 
     def step(x: torch.Tensor) -> torch.Tensor:

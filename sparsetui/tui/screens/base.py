@@ -435,6 +435,9 @@ class CaseSheet(Sheet):
     def do_paths(self) -> None:
         self.app.open("paths")
 
+    def do_fleet(self) -> None:
+        self.app.open("fleet")
+
     def do_sections(self) -> None:
         self.app.open("sections")
 
@@ -454,6 +457,8 @@ class CaseSheet(Sheet):
             return None if seen else "nothing has been measured yet"
         if id == "paths":
             return None if self.desk.state.native is not None else ""
+        if id == "fleet":
+            return None if id in sections or self.desk.live.hosts else ""
         if id == "sections":
             return None if set(sections) - {"matrix", "lens"} else ""
         if id == "cancel":

@@ -1,0 +1,217 @@
+"""Three raylets on one machine, one core each, and real investigations on them through the command."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+pytest.importorskip("ray", reason="the extra fleet is not installed")
+
+CODE = Path(__file__).with_name("serving.py")
+BUDGET = 5
+NAMES = ("a", "b", "c")
+MIB = 1 << 20
+pytestmark = pytest.mark.slow
+
+
+class Nodes:
+    """The cluster. A head without cores, and a node a name."""
+
+    def __init__(self) -> None:
+        from ray.cluster_utils import Cluster
+
+        # a node that is killed is told within two seconds instead of half a minute
+        quick = {"health_check_period_ms": 500, "health_check_failure_threshold": 3, "health_check_initial_delay_ms": 0}
+        self.cluster = Cluster(
+            initialize_head=True,
+            head_node_args={"num_cpus": 0, "object_store_memory": 80 * MIB, "include_dashboard": False, "node_name": "head",
+                            "_system_config": quick},
+        )  # fmt: skip
+        self.nodes = {name: self._node(name) for name in NAMES}
+        self.cluster.wait_for_nodes()
+
+    def _node(self, name: str) -> Any:
+        return self.cluster.add_node(num_cpus=1, object_store_memory=80 * MIB, node_name=name, wait=False)
+
+    @property
+    def address(self) -> str:
+        return str(self.cluster.address)
+
+    def family(self, name: str) -> list[psutil.Process]:
+        """The node's raylet and what it has started."""
+        (raylet,) = self.nodes[name].all_processes["raylet"]
+        top = psutil.Process(raylet.process.pid)
+        return [top, *top.children(recursive=True)]
+
+    def kill(self, name: str) -> None:
+        self.cluster.remove_node(self.nodes.pop(name), allow_graceful=False)
+
+    def again(self, name: str) -> None:
+        self.nodes[name] = self._node(name)
+        self.cluster.wait_for_nodes()
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+    before = os.environ.get("RAY_USAGE_STATS_ENABLED")
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    try:
+        made = Nodes()
+    except Exception:  # Ray waits 30 s for a raylet; on an overloaded machine that can be too short once
+        made = Nodes()
+    yield made
+    made.cluster.shutdown()
+    if before is None:
+        del os.environ["RAY_USAGE_STATS_ENABLED"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The workloads: a release that is slower wherever it runs, and a pair of twins."""
+    made = tmp_path_factory.mktemp("fleet")
+    (made / "serving.py").write_bytes(CODE.read_bytes())
+    for failing in ("many_times", "right"):
+        (made / f"{failing}.toml").write_text(
+            f'[failing]\nentry = "serving.py:{failing}"\nthreads = 1\n[comparator]\nentry = "serving.py:right"\nthreads = 1\n'
+            '[inputs]\nentry = "serving.py:requests"\n'
+        )
+    return made
+
+
+def run(
+    nodes: Nodes, workload: Path, *more: object, on: Callable[[str], None] | None = None
+) -> tuple[int, dict[str, Any], str]:
+    """The command to its end: exit code, result, narration. ``on`` hears each line of narration as it comes."""
+    argv = [sys.executable, "-m", "sparsetui", "fleet", workload, "--address", nodes.address, "--headless", "--budget", BUDGET,
+            "--json", "-", "--sessions", workload.parent / "sessions", *more]  # fmt: skip
+    p = subprocess.Popen(
+        [str(a) for a in argv], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL
+    )
+    said: list[str] = []
+
+    def listen() -> None:
+        assert p.stderr is not None
+        for line in p.stderr:
+            said.append(line)
+            if on is not None:
+                on(line)
+
+    reader = threading.Thread(target=listen)
+    reader.start()
+    assert p.stdout is not None
+    out = p.stdout.read()
+    reader.join()
+    return p.wait(), json.loads(out) if out else {}, "".join(said)
+
+
+def rows(result: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {r["host"]: r for r in result["sections"]["fleet"]["rows"]}
+
+
+@pytest.fixture(scope="module")
+def bereft(nodes: Nodes, folder: Path) -> tuple[int, dict[str, Any], str]:
+    """A slow release, with the third node killed while it measures."""
+
+    def watch(line: str) -> None:
+        if line.startswith("c: started") and "c" in nodes.nodes:
+            nodes.kill("c")
+
+    return run(nodes, folder / "many_times.toml", on=watch)
+
+
+def test_with_one_node_killed_the_others_call_it_the_release(bereft: Any) -> None:
+    code, result, said = bereft
+    fleet = result["sections"]["fleet"]
+    assert fleet["status"] == "release", said
+    assert code == 1
+    assert result["verdict"]["status"] == "fault"
+    assert fleet["ratio"]["n"] == 2
+    assert fleet["ratio"]["ci"][0] > 1.5
+    assert [rows(result)[h]["state"] for h in NAMES] == ["done", "done", "lost"]
+
+
+def test_the_session_says_what_is_missing(bereft: Any) -> None:
+    _, result, said = bereft
+    assert [(m["host"], m["state"]) for m in result["sections"]["fleet"]["missing"]] == [("c", "lost")]
+    assert any("--session" in u["settle"] for u in result["cannot_answer"])
+    assert "c: lost" in said
+    assert "Traceback" not in said
+    assert "\x1b" not in said
+
+
+def test_each_host_is_evidence_with_its_lock_and_where_it_came_from(bereft: Any) -> None:
+    _, result, _ = bereft
+    found = {e["source"]["host"]: e for e in result["evidence"] if e["probe"] == "host"}
+    assert set(found) == set(NAMES)
+    for h in ("a", "b"):
+        source = found[h]["source"]
+        assert len(source["lock"]) == 12
+        assert source["code"] == "path"
+        assert source["python"].startswith("3.")
+        assert found[h]["sha256"]
+    assert found["a"]["source"]["lock"] == found["b"]["source"]["lock"]
+    assert found["c"]["quality"] == "unavailable"
+
+
+def test_the_session_is_gone_on_with_and_only_the_missing_host_runs(bereft: Any, nodes: Nodes, folder: Path) -> None:
+    _, before, _ = bereft
+    nodes.again("c")
+    code, result, said = run(nodes, folder / "many_times.toml", "--session", before["session"])
+    fleet = result["sections"]["fleet"]
+    assert fleet["status"] == "release", said
+    assert code == 1
+    assert result["session"] == before["session"]
+    assert fleet["ratio"]["n"] == 3
+    assert "missing" not in fleet
+    assert "a: " not in said
+    assert len([e for e in result["evidence"] if e["probe"] == "host"]) == 4
+
+
+@pytest.fixture
+def busy_neighbour(nodes: Nodes) -> Iterator[None]:
+    """Node c is bound to one core, where three other processes never rest."""
+    core = max(os.sched_getaffinity(0))
+    everywhere = os.sched_getaffinity(0)
+    for p in nodes.family("c"):
+        os.sched_setaffinity(p.pid, {core})
+    spin = f"import os\nos.sched_setaffinity(0, {{{core}}})\nwhile os.getppid() == {os.getpid()}: sum(range(10000))"
+    started = [subprocess.Popen([sys.executable, "-c", spin]) for _ in range(4)]
+    yield
+    for s in started:
+        os.kill(s.pid, signal.SIGKILL)
+        s.wait()
+    for p in nodes.family("c"):
+        os.sched_setaffinity(p.pid, everywhere)
+
+
+def test_a_busy_neighbour_on_one_node_is_the_host_and_it_is_named(
+    nodes: Nodes, folder: Path, busy_neighbour: None
+) -> None:
+    code, result, said = run(nodes, folder / "right.toml")
+    fleet = result["sections"]["fleet"]
+    assert fleet["status"] == "host", said
+    assert code == 1
+    (odd,) = fleet["apart"]
+    assert odd["host"] == "c"
+    assert odd["factor"]["value"] > 1.5
+    assert "usable_cores: 1 here" in odd["lock"]
+    assert result["verdict"]["mechanism"] == "ingress.lock-mismatch"
+    assert fleet["ratio"]["n"] == 2
+
+
+def test_a_name_that_no_node_has_is_one_line(nodes: Nodes, folder: Path) -> None:
+    code, result, said = run(nodes, folder / "right.toml", "--hosts", "a,nowhere")
+    assert (code, result) == (2, {})
+    line = said.strip().splitlines()[-1]
+    assert "nowhere" in line
+    assert "there are: a, b, c" in line
