@@ -75,6 +75,9 @@ PRESENT = {
         masked,
         lambda w: lambda x: x @ torch.where(w.abs() > 1, w, 0.0),
         lambda w: lambda x: x @ (w.double() * 2).to(w.dtype),
+        lambda w: (lambda m: lambda x: x @ w.mul_(m))((w != 0).to(w.dtype)),
+        lambda w: (lambda m: lambda x: x @ w.masked_fill_(m, 0.0))(w == 0),
+        lambda w: (lambda held: lambda x: x @ held.copy_(w * (w.abs() > 1)))(torch.zeros_like(w)),
     ],
     "narrow-index": [lambda w: (lambda s: lambda x: s @ x.t())(w.to_sparse_csr())],
     "swap-sides": [
@@ -420,6 +423,22 @@ def test_dropout_in_train_mode(replica):
         got = r.ask("check", intervention=ident)
         assert got["repeats"]
         assert got["equal"]
+
+
+def test_an_in_place_mask_over_a_weight_that_moves_is_left_alone(replica):
+    w, mask, start = torch.randn(16, 16), (torch.rand(16, 16) > 0.5).float(), torch.randn(16, 16)
+    w.copy_(start)
+    at = {"n": 0}
+
+    def step(x):
+        at["n"] += 1
+        w.copy_(start).add_(0.25 * x.mean())  # follows the input, so that no two steps leave the same weight
+        return x @ w.mul_(mask)
+
+    r = replica(step, *inputs())
+    got = r.ask("check", intervention="fold-mask")
+    assert got["equal"]
+    assert got["applied"] == 0
 
 
 def test_folded_results_that_no_step_asks_for_are_given_up(replica):

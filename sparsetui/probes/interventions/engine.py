@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional, Set, Tuple
+from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
 from .. import identity, optable
 from ..context import Context
@@ -30,26 +30,26 @@ class Prepared:
 
 
 class Rewrites(Prepared):
-    """Rewrites by op. ``matches`` are asked once per op overload, in order, for a handler."""
+    """Rewrites by op. ``matches`` are asked once per op overload, in order, for a handler; ``writers`` for ops that write
+    into an operand, whose handlers may leave out a write that changes nothing."""
 
-    def __init__(self, matches: List[Match]) -> None:
+    def __init__(self, matches: List[Match], writers: Sequence[Match] = ()) -> None:
         super().__init__()
-        self._matches = matches
+        self._matches, self._writers = matches, writers
         self._table: Dict[Any, Tuple[Optional[Handler], bool]] = {}
         self.each_step: List[Callable[[], None]] = []
         self.on_write: List[Callable[[int], None]] = []  # told the key of each storage that the step writes to
         self.contiguous = False  # whether results have to be laid out as the original op would
 
     def handler(self, func: Any) -> Tuple[Optional[Handler], bool]:
-        """The handler of an op, if any, and whether the op may write into its operands (such an op is never replaced)."""
+        """The handler of an op, if any, and whether the op may write into its operands."""
         try:
             return self._table[func]
         except KeyError:
             name = optable.base_name(func)
             writes = bool(func._schema.is_mutable) or identity.hides_writes(name)
-            found = None
-            if not writes:
-                found = next((h for h in (m(name, func) for m in self._matches) if h is not None), None)
+            asked = self._writers if writes else self._matches
+            found = next((h for h in (m(name, func) for m in asked) if h is not None), None)
             self._table[func] = (found, writes)
             return found, writes
 
@@ -77,12 +77,12 @@ class _Mode(Mode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         h, writes = self._handler(func)
-        if writes:
-            self._rewrites.wrote(func, args, kwargs)
-        elif h is not None:
+        if h is not None:
             out = h(func, args, kwargs, self._active)
             if out is not NotImplemented:
                 return out
+        if writes:
+            self._rewrites.wrote(func, args, kwargs)
         return func(*args, **kwargs)
 
 

@@ -6,7 +6,7 @@ conversion of a freshly masked weight is still recognised as the same conversion
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Hashable, List, Optional
+from typing import Any, Callable, Dict, Hashable, List, Optional, Tuple
 
 import torch
 
@@ -48,6 +48,7 @@ class Folding:
         self.sigs: Dict[int, Hashable] = {}
         self.alive: List[Any] = []
         self.misses: Dict[str, int] = {}
+        self.same: Dict[Hashable, Tuple[int, int]] = {}  # writes that changed nothing: how the target stood then
         self.steps = 0
         self.patience = _UNUSED_STEPS * max(1, len(ctx.inputs))
         self.owner: Optional[Rewrites] = None
@@ -92,6 +93,56 @@ class Folding:
             return self.note(out, sig)
 
         return handle
+
+    def match_write(self, name: str, func: Any) -> Optional[Handler]:
+        """In-place work on a constant that leaves it as it was (``weight.mul_(mask)`` on each step)."""
+        fam = optable.family(name, getattr(func, "tags", ()))
+        written = [a.name for a in func._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+        if written != ["self"] or optable.is_random(name) or identity.hides_writes(name):
+            return None
+
+        def handle(func: Any, args: Any, kwargs: Dict[str, Any], active: bool) -> Any:
+            target, others = args[0], list(tensors.flatten((args[1:], kwargs), 3))
+            k = tensors.key(target) if isinstance(target, torch.Tensor) and target.layout == torch.strided else None
+            if k is None or k not in self.leaves or not self.wanted(fam, name, [target, *others]):
+                return NotImplemented
+            sig = self.signature(func, args[1:], kwargs, others) if others else (func, _form(args[1:]))
+            if sig is None:
+                return NotImplemented
+            what = (sig, identity.identity(target))
+            stands = (self.writes.get(k, 0), tensors.version(target))
+            known = self.same.get(what)
+            # autograd counts a version more after each in-place call, whether or not anything was computed in it
+            if known is not None and known[0] == stands[0] and 0 <= stands[1] - known[1] <= 1:
+                self.same[what] = stands
+                if active:
+                    if self.owner is not None:
+                        self.owner.applied += 1
+                    return target
+                return func(*args, **kwargs)
+            if self.misses.get(name, 0) > _MAX_MISSES:
+                return NotImplemented
+            return self.learn(func, args, kwargs, name, k, what)
+
+        return handle
+
+    def learn(self, func: Any, args: Any, kwargs: Dict[str, Any], name: str, k: int, what: Hashable) -> Any:
+        """Run a write and see whether it changed anything."""
+        target = args[0]
+        before = target.detach().clone()
+        version = tensors.version(target)
+        out = func(*args, **kwargs)
+        if torch.equal(before, target):
+            self.same[what] = (self.writes.get(k, 0), version)
+            if self.owner is not None:
+                self.owner.where.add(self.names.get(k, "") or optable.short(name))
+        else:
+            self.same.pop(what, None)
+            if self.steps > _LEARNING_STEPS:
+                self.misses[name] = self.misses.get(name, 0) + 1
+            if self.owner is not None:
+                self.owner.wrote(func, args, kwargs)
+        return out
 
     def signature(self, func: Any, args: Any, kwargs: Any, ins: List[torch.Tensor]) -> Hashable:
         """What the result follows from, or None where that may differ from step to step."""
@@ -174,7 +225,7 @@ def _form(obj: Any) -> Hashable:
 
 def fold(ctx: Context, wanted: Callable[[str, str, List[torch.Tensor]], bool]) -> Rewrites:
     f = Folding(ctx, wanted)
-    r = Rewrites([f.match])
+    r = Rewrites([f.match], writers=[f.match_write])
     r.each_step.append(f.begin)
     r.on_write.append(f.wrote)
     f.owner = r
