@@ -54,6 +54,22 @@ def census(*rows: Payload, failed: tuple[Payload, ...] = (), constants: tuple[Pa
             "observer": {"plain_ms": 1.0}}  # fmt: skip
 
 
+def hidden_conversion(backward: bool) -> Case:
+    """A conversion that only the profile sees, inside a product."""
+    row = {"product": "aten::mm", "op": "aten::to_sparse_csr", "calls": 1, "total_ms": 0.5, "backward": backward}
+    return Case(profile={"failing": profile(hidden=[row])})
+
+
+def copied_in_product(*shape: int) -> Case:
+    """A product of a weight with int64 indices, in which something of this shape is copied."""
+    row = {"product": "aten::mm", "shape": list(shape), "calls": 2, "total_ms": 0.3}
+    return seen(
+        product(w=weight(index_dtype="int64")),
+        inventory={"failing": held(tensor(index_dtype="int64"))},
+        profile={"failing": profile(copies_in_products=[row])},
+    )
+
+
 def tensor(layout: str = "csr", zeros: float = 0.9, **more: Any) -> Payload:
     """A row of the inventory."""
     sparse = {} if layout == "strided" else {
@@ -369,55 +385,13 @@ SAMPLES = [
     ),
     Sample(
         "scheduling.format-conversion",
-        lambda: Case(
-            profile={
-                "failing": profile(
-                    hidden=[
-                        {
-                            "product": "aten::mm",
-                            "op": "aten::to_sparse_csr",
-                            "calls": 1,
-                            "total_ms": 0.5,
-                            "backward": False,
-                        }
-                    ]
-                )
-            }
-        ),
-        lambda: Case(
-            profile={
-                "failing": profile(
-                    hidden=[
-                        {
-                            "product": "aten::mm",
-                            "op": "aten::to_sparse_csr",
-                            "calls": 1,
-                            "total_ms": 0.5,
-                            "backward": True,
-                        }
-                    ]
-                )
-            }
-        ),
+        lambda: hidden_conversion(backward=False),
+        lambda: hidden_conversion(backward=True),
         "under backward it is the transpose",
     ),
     Sample(
         "scheduling.backward-transpose",
-        lambda: Case(
-            profile={
-                "failing": profile(
-                    hidden=[
-                        {
-                            "product": "aten::mm",
-                            "op": "aten::to_sparse_csr",
-                            "calls": 1,
-                            "total_ms": 0.5,
-                            "backward": True,
-                        }
-                    ]
-                )
-            }
-        ),
+        lambda: hidden_conversion(backward=True),
         lambda: seen(op("sparse_mask", "conversion", operand(), backward=True)),
         "masking a gradient to the pattern rebuilds no transpose",
     ),
@@ -487,24 +461,8 @@ SAMPLES = [
     ),
     Sample(
         "execution.index-copy",
-        lambda: seen(
-            product(w=weight(index_dtype="int64")),
-            inventory={"failing": held(tensor(index_dtype="int64"))},
-            profile={
-                "failing": profile(
-                    copies_in_products=[{"product": "aten::mm", "shape": [100], "calls": 2, "total_ms": 0.3}]
-                )
-            },
-        ),
-        lambda: seen(
-            product(w=weight(index_dtype="int64")),
-            inventory={"failing": held(tensor(index_dtype="int64"))},
-            profile={
-                "failing": profile(
-                    copies_in_products=[{"product": "aten::mm", "shape": [64, 64], "calls": 2, "total_ms": 0.3}]
-                )
-            },
-        ),
+        lambda: copied_in_product(100),
+        lambda: copied_in_product(64, 64),
         "what is copied inside the product is no index",
     ),
     Sample(
