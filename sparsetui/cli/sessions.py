@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -177,14 +178,19 @@ def export(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="FILE", help="default: ID.tar.gz here")
     ] = None,
+    redact: Annotated[bool, typer.Option("--redact", help="without hosts, users and paths, as ID-redacted")] = False,
     sessions: RootOption = None,
 ) -> None:
     """Pack a session into one file; prints its path."""
     check_target("-o", output)
-    with _one_line():
+    with _one_line(), tempfile.TemporaryDirectory() as work:
         store = Store(sessions, readonly=True)
         path = store.find(session)
         report = store.verify(path)
+        if redact:
+            from sparsetui.report.share import share
+
+            path = share(path, Path(work), f"{path.name[:80]}-redacted")
         dest = store.export(path, output or Path(f"{path.name}.tar.gz"))
     if not report.ok:
         say(f"{path.name} is damaged, and an import will refuse it; see: sparsetui sessions verify {path}")

@@ -28,8 +28,12 @@ _USER_KEYS = frozenset({"user", "username", "login", "home"})
 def redacted(state: SessionState) -> SessionState:
     """``state`` with ``[host]``, ``person N``, ``[path]`` and ``[url]`` in place of what would identify somebody."""
     raw = msgspec.to_builtins(state)
-    scrub = _Scrubber(_hosts(raw), _people(state))
-    return msgspec.convert(scrub.walk(raw), SessionState)
+    return msgspec.convert(scrubber(state, raw).walk(raw), SessionState)
+
+
+def scrubber(state: SessionState, raw: Any) -> Scrubber:
+    """What takes the people of ``state`` and the hosts that ``raw`` (plain JSON) names out of anything of that session."""
+    return Scrubber(_hosts(raw), _people(state))
 
 
 def _people(state: SessionState) -> list[str]:
@@ -59,7 +63,9 @@ def _hosts(raw: Any) -> list[str]:
     return [h for h in found if h]
 
 
-class _Scrubber:
+class Scrubber:
+    """Replaces names in plain JSON, values and keys alike."""
+
     def __init__(self, hosts: Iterable[str], people: Iterable[str]) -> None:
         self._person = {name: f"person {i}" for i, name in enumerate(people, 1)}
         self._hosts = list(hosts)
@@ -72,7 +78,15 @@ class _Scrubber:
                 return "[host]"
             return "[user]" if key.lower() in _USER_KEYS and node else self.text(node)
         if isinstance(node, dict):
-            return {k: self.walk(v, str(k)) for k, v in node.items()}
+            out: dict[str, Any] = {}
+            for k, v in node.items():
+                name = (
+                    str(k) if str(k).isidentifier() else self.text(str(k))
+                )  # a field keeps its name, whoever shares it
+                while name in out:  # two files of one name: both of their figures stay
+                    name += "'"
+                out[name] = self.walk(v, str(k))
+            return out
         if isinstance(node, (list, tuple)):
             return [self.walk(v) for v in node]
         return node
