@@ -13,6 +13,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from a_fleet import FLEET, HOST_EVIDENCE, HOSTS
 from conftest import SESSION, Desktop, Opener, run
 from rich.cells import cell_len
 from rich.style import Style
@@ -20,6 +21,8 @@ from textual.filter import NoColor
 from textual.strip import Strip
 from watched import PROCESSES, Watched
 
+from sparsetui.runner.api import Live
+from sparsetui.session.state import SessionState
 from sparsetui.session.store import Store
 from sparsetui.tui.screens import names
 
@@ -189,6 +192,30 @@ def test_every_screen_looks_as_drawn(desktop: Opener, size: tuple[int, int]) -> 
             await d.settle()
             book.look("watch")
             assert not book.wrong, "\n\n".join(book.wrong)
-            assert set(names()) == book.seen, "a screen without a grid"
+            assert set(names()) == book.seen | {"fleet"}, "a screen without a grid"
+
+    run(body())
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda s: f"{s[0]}x{s[1]}")
+def test_a_fleet_looks_as_drawn(desktop: Opener, size: tuple[int, int]) -> None:
+    """Before it is asked, while hosts run, and with its verdict."""
+
+    async def body() -> None:
+        async with desktop(size) as d:
+            book = Book(d, size)
+            d.app.open("fleet")
+            await d.settle()
+            book.look("fleet-before")
+            d.app.desk.live = Live(running=True, message="1 of 4 hosts; web-2 measured now", hosts=HOSTS)
+            d.app.sheet.redraw()
+            await d.settle()
+            book.look("fleet-live")
+            d.app.desk.live = Live()
+            d.app.desk.state = SessionState(id=SESSION, events=1, sections={"fleet": FLEET}, evidence=HOST_EVIDENCE)
+            d.app.sheet.redraw()
+            await d.press("down", "down")
+            book.look("fleet")
+            assert not book.wrong, "\n\n".join(book.wrong)
 
     run(body())

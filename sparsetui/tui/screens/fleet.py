@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -33,11 +34,11 @@ _STATES = {
 }
 _ANSWERS = {"fault": ("▲ fault", BAD), "no_fault": ("✓ no fault", OK), "cannot_answer": ("– cannot tell", WARN)}
 _STATUS = {
-    "release": ("▲ the release", BAD),
-    "host": ("▲ the host", BAD),
-    "mixed": ("▲ both", BAD),
-    "no_fault": ("✓ no fault", OK),
-    "cannot_answer": ("– cannot tell", WARN),
+    "release": "▲ the release",
+    "host": "▲ the host",
+    "mixed": "▲ both",
+    "no_fault": "✓ no fault",
+    "cannot_answer": "– cannot tell",
 }
 _LABEL = 15
 
@@ -53,7 +54,7 @@ class Fleet(CaseSheet):
                 Column("host", 8, 28),
                 Column("state", 9, 11),
                 Column("answer", 13, 44),
-                Column("ratio", 6, 22),
+                Column("ratio", 18, 22),
                 Column("comparator ms", 6, 13, right=True, drop=2, short="comp. ms"),
                 Column("lock", 12, 12, drop=1),
                 Column("", 5, 5, drop=3),
@@ -64,6 +65,13 @@ class Fleet(CaseSheet):
         )
         yield Panel(id="host", classes="frame half", title="host")
 
+    def on_mount(self) -> None:
+        self.query_one("#story").can_focus = False
+        super().on_mount()
+
+    def first_focus(self) -> Widget | None:
+        return self.query_one("#hosts")
+
     @property
     def section(self) -> Mapping[str, Any]:
         found = self.desk.state.sections.get("fleet")
@@ -71,31 +79,30 @@ class Fleet(CaseSheet):
 
     def show(self) -> None:
         story, table = self.query_one("#story", Panel), self.query_one("#hosts", Table)
-        story.can_focus = False
         table.empty = self._empty()
         hosts = hosts_of(self.desk.state, self.desk.live)
         table.set_rows([_row(h, now) for h, now in hosts.items()])
         over = sum(now["state"] not in ("waiting", "submitted", "running") for now in hosts.values())
         table.set_title(f"hosts, {over} of {len(hosts)} answered" if hosts else "hosts")
-        story.set_lines(self._story(max(20, story.content_size.width)))
+        self._story(story)
         self._detail()
 
     def _empty(self) -> str:
         why = self.desk.why_not_run()
         return f"No host has been asked yet. R asks them{'' if why is None else ', but it cannot now: ' + why}."
 
-    def _story(self, width: int) -> list[Text]:
+    def _story(self, panel: Panel) -> None:
         """The verdict, or how far it is."""
-        status = str(self.section.get("status", ""))
-        if status and not self.desk.live.running:
-            mark, style = _STATUS.get(status, (status, ""))
-            return labelled(mark, self.section.get("summary", ""), width, style, indent=_LABEL)
-        said = (
-            self.desk.live.message
-            or self.section.get("summary")
-            or "The same pair runs on each host; nothing is pooled across locks."
-        )
-        return labelled("» running" if self.desk.live.running else "not asked", said, width, indent=_LABEL)
+        live, status = self.desk.live, str(self.section.get("status", ""))
+        if live.running:
+            head, said = "» running", live.message
+        elif status:
+            head, said = _STATUS.get(status, clean(status, 20)), str(self.section.get("summary", ""))
+        else:
+            head, said = "not asked", "The same pair runs on each host; figures of different locks are never pooled."
+        panel.set_title(f"{head} {'-' if not self.app.unicode else '–'} is it the host or the release?")
+        width = max(20, panel.content_size.width)
+        panel.set_lines([ink(line) for line in textwrap.wrap(clean(said), width)])
 
     def on_table_picked(self) -> None:
         self._detail()
