@@ -160,7 +160,9 @@ def _tails(state: SessionState) -> Found:
     served = section.get("variants") if isinstance(section, Mapping) else None
     if not metrics.get("latency_ms") and not served:
         return Found(None, "no latency was measured")
-    said, absent, proof = [], [], []
+    said: list[str] = []
+    absent: list[str] = []
+    proof: list[str] = []
     for v in ("failing", "comparator"):
         n, probe = _number(metrics, "latency_ms", v, "p99"), "clock"
         under = _number(served, v, "p99")
