@@ -247,9 +247,7 @@ class Desk:
             with self._runner_lock:
                 if self._closing:
                     raise Cancelled
-                runner = self.factory(
-                    None, self.store, budget_s=self.budget, playbook=None, listener=None, session=self.ref
-                )
+                runner = default_factory(None, self.store, session=self.ref)
         try:
             if kind == "owner":
                 runner.assign(body["role"], body["who"], body.get("source", "typed"))
@@ -272,7 +270,7 @@ class Desk:
             if self._spent_runner is not None:
                 self._spent_runner.close()
                 self._spent_runner = None
-            if self.runner is not None and not self.runner.alive:  # killed: the next one goes on with its session
+            if self.runner is not None and not getattr(self.runner, "alive", True):  # killed; the next one resumes
                 self.runner.close()
                 self.runner = None
             if self.runner is None:

@@ -6,7 +6,6 @@ import asyncio
 import signal
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.color import ColorSystem
@@ -16,9 +15,10 @@ from textual.reactive import Reactive
 
 from sparsetui.tui import look, outlet, terminal
 from sparsetui.tui.desk import Desk, Ended, RunnerFactory
-from sparsetui.tui.look import BAD, OK, WARN
-from sparsetui.tui.outlet import first_line
+from sparsetui.tui.look import BAD, WARN
 from sparsetui.tui.screens import screen
+from sparsetui.tui.share import Share
+from sparsetui.tui.shelf import Shelf, drill_workload
 from sparsetui.tui.watches import Watches
 from sparsetui.tui.watching import WatchFactory
 
@@ -74,12 +74,12 @@ class SparseApp(App[int]):
             self, store, runner_factory, playbook=playbook, budget=budget, readonly=readonly, prepare=prepare
         )
         self.watches = Watches(self, watch_factory)
+        self.shelf = Shelf(self)
+        self.share = Share(self)
         self._start = start or {}
         self._run_began = 0.0
         self._painted_at = 0.0
         self._paint_due = False
-        self._summaries: list[Any] | None = None
-        self._drills: list[Any] | None = None
         self.ending = False
         self.on_ending: Callable[[], None] = lambda: None  # called once when the end begins
         self.ended_by: int | None = None  # the signal that ended the app
@@ -99,93 +99,18 @@ class SparseApp(App[int]):
                 break
         self.set_interval(1.0, self._tick)
         if "session" in self._start:
-            self.open_session(self._start["session"])
+            self.shelf.open_session(self._start["session"])
         elif "workload" in self._start:
             workload = self._start["workload"]
-            self._put_on_desk(workload, self._drill_of(workload))
+            self.shelf.put_on_desk(workload, self.shelf.drill_of(workload))
         elif "watching" in self._start:
             self.watches.show(self._start["watching"])
         elif "drill" in self._start:
-            self._put_on_desk(drill_workload(self._start["drill"]), self._start["drill"])
+            self.shelf.put_on_desk(drill_workload(self._start["drill"]), self._start["drill"])
         else:
             self.push_screen(screen("home")())
         if "screen" in self._start:
             self.open(self._start["screen"])
-
-    # what can be opened
-
-    def summaries(self) -> list[Any]:
-        """Saved sessions, newest first."""
-        if self._summaries is None:
-            store = self.desk.store
-            found = list(store.list()) if store is not None else []
-            self._summaries = sorted(found, key=lambda s: str(s.updated or s.created or ""), reverse=True)
-        return self._summaries
-
-    def drills(self) -> list[Any]:
-        if self._drills is None:
-            from sparsetui.workload.drills.catalogue import all_drills
-
-            self._drills = list(all_drills())
-        return self._drills
-
-    def _drill_of(self, workload: Any) -> Any:
-        """The drill whose page a workload file is, or ``None``."""
-        path = Path(workload.path).resolve()
-        return next((d for d in self.drills() if d.workload and Path(d.workload).resolve() == path), None)
-
-    def forget_lists(self) -> None:
-        self._summaries = None
-
-    def open_session(self, ref: str) -> None:
-        def then() -> None:
-            try:
-                remark = self.desk.open_session(ref)
-            except Exception as error:  # a damaged session is a message, not the end of the app
-                if self.sheet is None:
-                    self.push_screen(screen("home")())
-                self.say(f"session {ref}: {first_line(error)}", BAD)
-                return
-            self.open("investigate")
-            if remark:
-                can = "" if self.desk.followed else "this session can be read but not run again: "
-                self.say(f"{can}{remark}", WARN)
-
-        self._leave_then(then)
-
-    def open_drill(self, name: str) -> None:
-        drill = next((d for d in self.drills() if d.name == name), None)
-        if drill is not None:
-            self._leave_then(
-                lambda: self._put_on_desk(drill_workload(drill), drill, max(self.desk.budget, drill.budget_s))
-            )
-
-    def open_workload(self, path: Path) -> None:
-        from sparsetui.workload.spec import WorkloadError, load
-
-        try:
-            workload = load(path)
-        except WorkloadError as error:
-            self.say(str(error), BAD)
-            return
-        self._leave_then(lambda: self._put_on_desk(workload))
-
-    def _put_on_desk(self, workload: Any, drill: Any = None, budget: float | None = None) -> None:
-        self.desk.open_workload(workload, drill=drill, budget=budget)
-        self.open("investigate")
-
-    def _leave_then(self, then: Callable[[], object]) -> None:
-        """Close the session on the desk, without making the screen wait, and go on."""
-        if self.desk.runner is None:
-            then()
-            return
-        desk = self.desk
-
-        def close() -> None:
-            desk.close()
-            self.call_from_thread(then)
-
-        self.run_worker(close, thread=True, group="close", exit_on_error=False)
 
     # screens
 
@@ -225,13 +150,13 @@ class SparseApp(App[int]):
 
         def then() -> None:
             self.desk.clear()
-            self.forget_lists()
+            self.shelf.forget()
             while len(self.screen_stack) > 2:
                 self.pop_screen()
             if type(self.screen) is not screen("home"):
                 self.switch_screen(screen("home")())
 
-        self._leave_then(then)
+        self.shelf.leave_then(then)
 
     def say(self, text: str, style: str = "") -> None:
         """A line for the person, on whatever screen is uppermost."""
@@ -359,48 +284,7 @@ class SparseApp(App[int]):
         if self.sheet is not None:
             getattr(self.sheet, "ended", self.sheet.redraw)()
 
-    # what leaves the app
-
-    def memo_text(self) -> str:
-        """The memo as it would be exported now."""
-        from sparsetui.report.memo import render
-
-        return render(self.desk.state)
-
-    def export_memo(self) -> None:
-        """The memo as a file in the session's folder; the path is shown."""
-        if not self.desk.state.events:
-            self.say("nothing has been recorded yet", WARN)
-            return
-        try:
-            path = outlet.write_memo(self.desk, self.memo_text())
-        except Exception as error:  # a full disk, a folder that is gone: said, and the app goes on
-            self.say(f"the memo could not be written: {first_line(error)}", BAD)
-            return
-        self.desk.exported = path
-        self.say(f"memo written to {path}", OK)
-        if self.sheet is not None:
-            self.sheet.redraw()
-
-    def yank(self, text: str) -> None:
-        """Copy ``text``: to tmux, to the terminal, and always to a file whose path is shown."""
-        write = self._driver.write if self._driver is not None and not self.is_headless else None
-        try:
-            where = outlet.copy(text, write)
-        except OSError as error:
-            self.say(f"not copied: {first_line(error)}", BAD)
-            return
-        self.say(f"copied to {', '.join(where)}")
-
-    def shoot(self) -> None:
-        """The screen as SVG and as text; both paths are shown."""
-        try:
-            svg = outlet.write_private(Path.cwd(), "sparsetui", ".svg", self.export_screenshot(title="sparsetui"))
-            txt = outlet.write_private(svg.parent, svg.stem, ".txt", self.screen_text())
-        except OSError as error:
-            self.say(f"the screen could not be saved: {first_line(error)}", BAD)
-            return
-        self.say(f"screen saved: {svg} and {txt.name}")
+    # the screen as text
 
     def screen_text(self) -> str:
         """What is on the screen, as plain lines."""
@@ -446,10 +330,3 @@ class SparseApp(App[int]):
                 self.call_from_thread(self.exit, 0)
 
         self.run_worker(close, thread=True, group="close", exit_on_error=False)
-
-
-def drill_workload(drill: Any) -> Any:
-    """The workload of a drill, read from its page; nothing of it is run."""
-    from sparsetui.workload.spec import load
-
-    return load(drill.workload)

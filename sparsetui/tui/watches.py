@@ -83,7 +83,7 @@ class Watches:
         except Exception as error:  # no such session, another writer, a full disk
             self.app.say(f"not kept: {first_line(error)}", BAD)
             return
-        self.app.forget_lists()
+        self.app.shelf.forget()
         self.app.say(f"kept as {kept.id} in session {id}", OK)
 
     def close(self) -> None:

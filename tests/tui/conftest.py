@@ -151,7 +151,7 @@ def desktop(tmp_path: Path) -> Opener:
         root = tmp_path / "store"
         begin = {"workload": load(workload_file(tmp_path))} if start == "workload" else start
         app = SparseApp(Store(root), start=begin, runner_factory=made, **options)
-        app._drills = list(DRILLS)
+        app.shelf._drills = list(DRILLS)
         async with app.run_test(size=size) as pilot:
             d = Desktop(app, pilot, made)
             await d.settle()

@@ -136,3 +136,22 @@ def test_a_playbook_is_chosen_in_the_app_and_given_to_the_runner(desktop: Opener
             assert "has begun" in d.note
 
     run(body())
+
+
+def test_closure_of_an_opened_session_is_written_by_a_process_of_its_own_that_gives_it_back(
+    desktop: Opener, tmp_path: Path
+) -> None:
+    async def body() -> None:
+        async with desktop((120, 36)) as d:
+            await d.investigate()
+        async with desktop((120, 36), start={"session": SESSION}) as d:
+            (tmp_path / "ranker.toml").unlink()  # nobody needs the workload for a signature
+            await d.press("o", "d", *"ann", "enter", "enter")
+            assert not d.made.runners
+            assert [s["who"] for s in d.app.desk.state.signoffs] == ["ann"]
+            assert "ann" in d.text()
+            reader = d.app.desk.store.open(SESSION)
+            assert reader.state().signoffs, "it is in the ledger"
+            assert not reader.writing, "anybody may write it now"
+
+    run(body())

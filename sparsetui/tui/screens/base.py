@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -15,24 +14,18 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 from sparsetui.evidence.text import clean
-from sparsetui.report.plots import bar
+from sparsetui.tui import topline
 from sparsetui.tui.actions import ACTIONS, BY_ID, Action, key_name
-from sparsetui.tui.look import ACCENT, BAD, DIM, HEAD, OK, WARN, ink
+from sparsetui.tui.look import WARN
+from sparsetui.tui.moving import Moving
 from sparsetui.tui.widgets.bars import KeyBar, Line
 from sparsetui.tui.widgets.block import Block
-from sparsetui.tui.widgets.table import Table
 
 if TYPE_CHECKING:
     from sparsetui.tui.app import SparseApp
     from sparsetui.tui.desk import Desk
 
 NOTE_SECONDS = 8.0
-_DATE = re.compile(r"^\d{4}-\d\d-\d\d-")  # what session ids begin with; home tells the date
-VERDICTS = {
-    "fault": ("▲ fault", BAD),
-    "no_fault": ("✓ no fault", OK),
-    "cannot_answer": ("– cannot tell", WARN),
-}
 
 
 def bindings_for(cls: type) -> list[Binding]:
@@ -47,7 +40,7 @@ def bindings_for(cls: type) -> list[Binding]:
     return found
 
 
-class Sheet(Screen[None], inherit_bindings=False):
+class Sheet(Moving, Screen[None], inherit_bindings=False):
     """A screen of the app. Subclasses yield their body from :meth:`body` and draw it in :meth:`show`."""
 
     TITLE_TEXT: ClassVar[str] = ""
@@ -140,53 +133,11 @@ class Sheet(Screen[None], inherit_bindings=False):
     # the bars
 
     def draw_bar(self) -> None:
-        self.query_one("#bar", Line).say(self.bar_text())
-
-    def bar_text(self) -> Text:
-        """`` sparsetui  title   …``: what is open, lock, budget, host."""
-        state, live = self.desk.state, self.desk.live
-        text = ink(" sparsetui ", style=HEAD)
-        name = _DATE.sub("", state.id) or self.desk.title
-        text.append(f" {clean(name, 40) if name else self.TITLE_TEXT}")
-        if self.TITLE_TEXT and self.desk.is_open and self.size.width >= 100:
-            text.append(f"  {self.TITLE_TEXT}", style=DIM)
-        tail = self.status()
-        if self.desk.is_open:
-            if state.lock is not None:
-                undeclared = [d for d in state.lock.differs if not d.declared]
-                tail.append("   lock ")
-                tail.append(
-                    "✓ match" if state.lock.match else f"✗ {len(undeclared)} differ", OK if state.lock.match else BAD
-                )
-            workload = self.desk.workload
-            if workload is not None and self.size.width >= 140:
-                pair = f"failing {workload.failing.entry.attribute} · comparator {workload.comparator.entry.attribute}"
-                tail.append("   " + clean(pair, 60), style=DIM)
-            if not self.desk.followed:  # of another's run only its phases are known
-                tail.append(f"   budget {live.spent_s:.0f}/{live.budget_s:.0f} s")
-            if state.host and self.size.width >= 100:
-                tail.append(f"   host {clean(state.host, 24)}", style=DIM)
-        if self.desk.readonly:
-            tail.append("   read-only", style=WARN)
-        gap = self.size.width - text.cell_len - tail.cell_len - 1
-        if gap < 1:
-            text.truncate(max(0, self.size.width - tail.cell_len - 2), overflow="ellipsis")
-            gap = 1
-        return text + ink(" " * gap) + tail
+        self.query_one("#bar", Line).say(topline.bar_text(self))
 
     def status(self) -> Text:
-        """What goes on now, for the top bar: it stays there whatever the message line says."""
-        live, result = self.desk.live, self.desk.verdict
-        if not live.running:
-            if self.desk.followed:
-                return ink("followed", WARN)
-            return ink(*VERDICTS[result.verdict.status]) if result is not None else ink()
-        text = ink("» ", ACCENT) + ink(clean(live.phase or self.desk.busy or "running", 16), HEAD)
-        if live.eta_s is not None:
-            text.append(f" {live.eta_s:.0f} s left", DIM)
-        elif not self.desk.followed:
-            text.append(f" ≤{max(0.0, live.budget_s - live.spent_s):.0f} s left", DIM)
-        return text
+        """What goes on now, in the top bar whatever the message line says."""
+        return topline.status(self)
 
     def note(self, text: str, style: str = "") -> None:
         """Say something on the message line for a few seconds."""
@@ -201,27 +152,7 @@ class Sheet(Screen[None], inherit_bindings=False):
         self.draw_note()
 
     def draw_note(self) -> None:
-        self.query_one("#note", Line).say(self.note_text())
-
-    def note_text(self) -> Text:
-        live = self.desk.live
-        if self._note is not None:
-            return ink(" " + self._note[0], style=self._note[1])
-        if not self.desk.busy:
-            return ink()
-        text = ink(" » ", style=ACCENT)
-        text.append(clean(live.phase or self.desk.busy, 30), style=HEAD)
-        tail = ink()
-        if live.progress is not None:
-            tail.append("  " + bar(min(1.0, max(0.0, live.progress)), 12, self.app.unicode), style=ACCENT)
-            tail.append(f" {100 * live.progress:3.0f}%")
-        if live.eta_s is not None:
-            tail.append(f"  {live.eta_s:.0f} s left", style=DIM)
-        tail.append(f"  {self.app.run_seconds:.0f} s", style=DIM)
-        if live.message and live.message != self.desk.busy:
-            text.append("  " + clean(live.message, max(0, self.size.width - text.cell_len - tail.cell_len - 3)))
-        text.append_text(tail)
-        return text
+        self.query_one("#note", Line).say(topline.note_text(self))
 
     def draw_keys(self) -> None:
         if not self.is_attached:
@@ -266,108 +197,6 @@ class Sheet(Screen[None], inherit_bindings=False):
         if self.is_current:
             self.draw_keys()
 
-    # moving, in whatever has the focus
-
-    @property
-    def block(self) -> Block | None:
-        return self.focused if isinstance(self.focused, Block) else None
-
-    def _move(self, where: str) -> None:
-        if self.block is not None:
-            self.block.move(where)
-
-    def do_up(self) -> None:
-        self._move("up")
-
-    def do_down(self) -> None:
-        self._move("down")
-
-    def do_top(self) -> None:
-        self._move("top")
-
-    def do_bottom(self) -> None:
-        self._move("bottom")
-
-    def do_page_up(self) -> None:
-        self._move("page_up")
-
-    def do_page_down(self) -> None:
-        self._move("page_down")
-
-    def panels(self) -> list[Block]:
-        """What Tab goes through, in order."""
-        return [w for w in self.query(Block) if w.can_focus]
-
-    def _step_panel(self, by: int) -> None:
-        panels = self.panels()
-        if not panels:
-            return
-        at = panels.index(self.block) if self.block in panels else -by
-        panels[(at + by) % len(panels)].focus()
-
-    def do_panel(self) -> None:
-        self._step_panel(1)
-
-    def do_panel_back(self) -> None:
-        self._step_panel(-1)
-
-    def do_right(self) -> None:
-        self._step_panel(1)
-
-    def do_left(self) -> None:
-        self._step_panel(-1)
-
-    # lists
-
-    @property
-    def table(self) -> Table | None:
-        """The table that filter, sort and mark mean: the focused one, else the first."""
-        if isinstance(self.focused, Table):
-            return self.focused
-        return next(iter(self.query(Table)), None)
-
-    def do_filter(self) -> None:
-        if self.table is None:
-            self.note("nothing here can be filtered", WARN)
-            return
-        box = self.query_one("#filter", Input)
-        box.add_class("-open")
-        box.value = self.table.needle
-        self._filtering = self.table
-        box.focus()
-
-    def on_input_changed(self, event: Input.Changed) -> None:
-        if event.input.id == "filter" and event.input.has_class("-open"):
-            self._filtering.set_filter(event.value)
-
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        if event.input.id == "filter":
-            self._end_filter()
-
-    def _end_filter(self) -> None:
-        self.query_one("#filter", Input).remove_class("-open")
-        self._filtering.focus()
-        if self._filtering.needle:
-            self.note(f"{len(self._filtering.rows)} of {len(self._filtering.all_rows)} rows; / and Esc shows all again")
-
-    def do_sort(self) -> None:
-        if self.table is not None:
-            self.note(f"sorted by {self.table.cycle_sort()}")
-
-    def do_mark(self) -> None:
-        if self.table is not None:
-            self.table.toggle_mark()
-
-    def yank_text(self) -> str:
-        return self.block.text() if self.block is not None else ""
-
-    def do_yank(self) -> None:
-        text = self.yank_text()
-        if not text.strip():
-            self.note("nothing to copy here", WARN)
-            return
-        self.app.yank(text)
-
     # the app
 
     def do_back(self) -> None:
@@ -390,7 +219,7 @@ class Sheet(Screen[None], inherit_bindings=False):
         self.redraw()
 
     def do_shot(self) -> None:
-        self.app.shoot()
+        self.app.share.shoot()
 
     def do_palette(self) -> None:
         self.app.open_palette()
@@ -442,7 +271,7 @@ class CaseSheet(Sheet):
         self.app.open("sections")
 
     def do_export(self) -> None:
-        self.app.export_memo()
+        self.app.share.export_memo()
 
     def do_cancel(self) -> None:
         self.app.cancel_run()

@@ -96,7 +96,7 @@ class Compare(Sheet):
         key = self.query_one("#rows", Table).key
         row = next((r for r in self.query_one("#rows", Table).rows if r.key == key), None)
         b_only = row is not None and row.plain()[1] == NONE and row.plain()[2] != NONE
-        self.app.open_session(self.refs[1] if b_only else self.refs[0])
+        self.app.shelf.open_session(self.refs[1] if b_only else self.refs[0])
 
     def label(self, action: Action) -> str:
         return "open" if action.id == "enter" else super().label(action)

@@ -11,9 +11,10 @@ from textual.containers import Container
 from textual.widget import Widget
 
 from sparsetui.evidence.text import clean
+from sparsetui.tui import topline
 from sparsetui.tui.actions import Action
 from sparsetui.tui.look import BAD, DIM, OK, WARN, ink
-from sparsetui.tui.screens.base import VERDICTS, Sheet
+from sparsetui.tui.screens.base import Sheet
 from sparsetui.tui.screens.dialogs import Form
 from sparsetui.tui.widgets.bars import Panel
 from sparsetui.tui.widgets.table import Column, Row, Table
@@ -48,13 +49,13 @@ class Home(Sheet):
         yield Panel(id="story", classes="frame")
 
     def first_focus(self) -> Widget | None:
-        return self.query_one("#sessions" if self.app.summaries() else "#drills", Table)
+        return self.query_one("#sessions" if self.app.shelf.summaries() else "#drills", Table)
 
     def show(self) -> None:
         sessions = self.query_one("#sessions", Table)
-        sessions.set_rows([_session_row(s) for s in self.app.summaries()])
+        sessions.set_rows([_session_row(s) for s in self.app.shelf.summaries()])
         drills = self.query_one("#drills", Table)
-        drills.set_rows([Row(d.name, (clean(d.title, 60), clean(d.story, 300))) for d in self.app.drills()])
+        drills.set_rows([Row(d.name, (clean(d.title, 60), clean(d.story, 300))) for d in self.app.shelf.drills()])
 
         sessions.set_class(not sessions.all_rows, "-empty")
         self.query_one("#story").can_focus = False
@@ -72,12 +73,12 @@ class Home(Sheet):
         panel, table = self.query_one("#story", Panel), self.table
         lines: list[str] = []
         if table is not None and table.id == "drills":
-            drill = next((d for d in self.app.drills() if d.name == table.key), None)
+            drill = next((d for d in self.app.shelf.drills() if d.name == table.key), None)
             if drill is not None:
                 panel.set_title(f"drill {drill.name}")
                 lines = [*_wrapped(drill.story, panel), "Enter starts it; Enter again and again goes through it."]
         elif table is not None:
-            s = next((s for s in self.app.summaries() if s.id == table.key), None)
+            s = next((s for s in self.app.shelf.summaries() if s.id == table.key), None)
             if s is not None:
                 panel.set_title(clean(s.id, 60))
                 about = [("workload", s.workload), ("host", s.host), ("owner", s.owner), ("mechanism", s.mechanism)]
@@ -95,14 +96,14 @@ class Home(Sheet):
         if table is None or table.key is None:
             self.note("nothing to open here: Tab goes to the other list, f opens a workload file", WARN)
         elif table.id == "sessions":
-            self.app.open_session(table.key)
+            self.app.shelf.open_session(table.key)
         else:
-            self.app.open_drill(table.key)
+            self.app.shelf.open_drill(table.key)
 
     def do_open_file(self) -> None:
         def opened(values: dict[str, str] | None) -> None:
             if values and values["path"]:
-                self.app.open_workload(Path(values["path"]).expanduser())
+                self.app.shelf.open_workload(Path(values["path"]).expanduser())
 
         form = Form("open a workload file", [("path", "path of a workload file (TOML)", "")], _readable)
         self.app.push_screen(form, opened)
@@ -114,7 +115,9 @@ class Home(Sheet):
 
     def do_compare(self) -> None:
         table = self.query_one("#sessions", Table)
-        a, b = sorted(table.marked, key=[s.id for s in self.app.summaries()].index, reverse=True)  # the older one first
+        a, b = sorted(
+            table.marked, key=[s.id for s in self.app.shelf.summaries()].index, reverse=True
+        )  # the older one first
         self.app.open("compare", a=a, b=b)
 
     def do_mark(self) -> None:
@@ -132,7 +135,7 @@ class Home(Sheet):
         self.app.ask_quit()
 
     def do_reload(self) -> None:
-        self.app.forget_lists()
+        self.app.shelf.forget()
         self.redraw()
 
 
@@ -158,7 +161,7 @@ def _readable(values: dict[str, str]) -> str | None:
 def _session_row(s: Any) -> Row:
     if s.damage:
         return Row(s.id, (clean(s.id, 60), ink("✗ damaged", BAD), clean(s.damage, 60), "", ""))
-    mark, style = VERDICTS.get(s.status or "", ("· unfinished", DIM))
+    mark, style = topline.VERDICTS.get(s.status or "", ("· unfinished", DIM))
     closed = ink("closed", style=OK) if s.closed else ink("open", style=DIM)
     state = ink("» live", style=WARN) if s.writing else closed
     return Row(

@@ -33,11 +33,11 @@ class Memo(CaseSheet):
         return "export" if action.id == "enter" else super().label(action)
 
     def do_enter(self) -> None:
-        self.app.export_memo()
+        self.app.share.export_memo()
         self.app.back()
 
     def yank_text(self) -> str:
-        return self.app.memo_text()
+        return self.app.share.memo_text()
 
 
 SCREEN = Memo

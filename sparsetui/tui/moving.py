@@ -1,0 +1,129 @@
+"""Moving about and working with lists: the keys that mean the same on every screen."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from textual.widgets import Input
+
+from sparsetui.tui.look import WARN
+from sparsetui.tui.widgets.block import Block
+from sparsetui.tui.widgets.table import Table
+
+if TYPE_CHECKING:
+    from textual.screen import Screen
+
+    from sparsetui.tui.shell import SparseApp
+
+    Base = Screen[None]
+else:
+    Base = object
+
+
+class Moving(Base):
+    """Moves in whatever has the focus; filters, sorts, marks and copies the table that is meant."""
+
+    if TYPE_CHECKING:
+        app: SparseApp
+
+        def note(self, text: str, style: str = "") -> None: ...
+
+    @property
+    def block(self) -> Block | None:
+        return self.focused if isinstance(self.focused, Block) else None
+
+    def _move(self, where: str) -> None:
+        if self.block is not None:
+            self.block.move(where)
+
+    def do_up(self) -> None:
+        self._move("up")
+
+    def do_down(self) -> None:
+        self._move("down")
+
+    def do_top(self) -> None:
+        self._move("top")
+
+    def do_bottom(self) -> None:
+        self._move("bottom")
+
+    def do_page_up(self) -> None:
+        self._move("page_up")
+
+    def do_page_down(self) -> None:
+        self._move("page_down")
+
+    def panels(self) -> list[Block]:
+        """What Tab goes through, in order."""
+        return [w for w in self.query(Block) if w.can_focus]
+
+    def _step_panel(self, by: int) -> None:
+        panels = self.panels()
+        if not panels:
+            return
+        at = panels.index(self.block) if self.block in panels else -by
+        panels[(at + by) % len(panels)].focus()
+
+    def do_panel(self) -> None:
+        self._step_panel(1)
+
+    def do_panel_back(self) -> None:
+        self._step_panel(-1)
+
+    def do_right(self) -> None:
+        self._step_panel(1)
+
+    def do_left(self) -> None:
+        self._step_panel(-1)
+
+    # lists
+
+    @property
+    def table(self) -> Table | None:
+        """The table that filter, sort and mark mean: the focused one, else the first."""
+        if isinstance(self.focused, Table):
+            return self.focused
+        return next(iter(self.query(Table)), None)
+
+    def do_filter(self) -> None:
+        if self.table is None:
+            self.note("nothing here can be filtered", WARN)
+            return
+        box = self.query_one("#filter", Input)
+        box.add_class("-open")
+        box.value = self.table.needle
+        self._filtering = self.table
+        box.focus()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        if event.input.id == "filter" and event.input.has_class("-open"):
+            self._filtering.set_filter(event.value)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        if event.input.id == "filter":
+            self._end_filter()
+
+    def _end_filter(self) -> None:
+        self.query_one("#filter", Input).remove_class("-open")
+        self._filtering.focus()
+        if self._filtering.needle:
+            self.note(f"{len(self._filtering.rows)} of {len(self._filtering.all_rows)} rows; / and Esc shows all again")
+
+    def do_sort(self) -> None:
+        if self.table is not None:
+            self.note(f"sorted by {self.table.cycle_sort()}")
+
+    def do_mark(self) -> None:
+        if self.table is not None:
+            self.table.toggle_mark()
+
+    def yank_text(self) -> str:
+        return self.block.text() if self.block is not None else ""
+
+    def do_yank(self) -> None:
+        text = self.yank_text()
+        if not text.strip():
+            self.note("nothing to copy here", WARN)
+            return
+        self.app.share.yank(text)
