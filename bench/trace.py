@@ -1,11 +1,12 @@
 """How fast a large trace is read, beside HolisticTraceAnalysis in the same run.
 
-    python bench/trace.py [--mb 300] [--hta PYTHON] [--json FILE]
+    python bench/trace.py [--mb 300] [--hta PYTHON] [--large-mb 2048] [--json FILE]
 
-The trace is written by this script in the profiler's own layout: a training step of linear layers with shapes and
-strides, runtime calls, kernels with occupancy and their flow arrows, repeated until the file has the
-size that was asked for. HolisticTraceAnalysis runs with ``--hta PYTHON`` (an interpreter that can import it; default: this one)
-or is said to be absent.
+The trace is recorded here, by torch's profiler: a small training step with shapes, as often as the size asks for. Each reader
+gets the same file in a process of its own; imports are not counted. HolisticTraceAnalysis runs with ``--hta PYTHON``, an
+interpreter that can import it (default: the one that SPARSETUI_HTA names, else this one), or is said to be absent.
+With ``--large-mb`` a file of that size is made of the recorded events, each copy of them on threads of its own, and read
+with its progress.
 """
 
 from __future__ import annotations
@@ -13,101 +14,46 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+from statistics import median
+from typing import NamedTuple
 
-HEAD = """{
-  "schemaVersion": 1,
-  "deviceProperties": [
-    {
-      "id": 0, "name": "Bench Device", "totalGlobalMem": 85018279936,
-      "computeMajor": 9, "computeMinor": 0
-    }
-  ],
-  "distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 1},
-  "traceEvents": [
+RECORD = """
+import os, sys, torch
+from torch.profiler import ProfilerActivity, profile
+torch.manual_seed(0); torch.set_num_threads(1)
+layers = [torch.nn.Linear(16, 16), torch.nn.ReLU(), torch.nn.Linear(16, 16), torch.nn.LayerNorm(16), torch.nn.Linear(16, 4)]
+model = torch.nn.Sequential(*layers)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+x = torch.randn(8, 16)
+def record(steps, path):
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True,
+                 schedule=torch.profiler.schedule(wait=0, warmup=1, active=steps)) as p:
+        for _ in range(steps):
+            p.step()
+            for _ in range(200):  # few marks: other readers take time in proportion to them
+                optimizer.zero_grad(); model(x).square().mean().backward(); optimizer.step()
+    p.export_chrome_trace(path)
+    return os.path.getsize(path)
+path, size = sys.argv[1], int(sys.argv[2])
+a_step = record(2, path) / 2
+print(record(max(2, round(size / a_step)), path))
 """
-OP = """  {
-    "ph": "X", "cat": "cpu_op", "name": "%s", "pid": 4242, "tid": 4242,
-    "ts": %.3f, "dur": %.3f,
-    "args": {
-      "External id": %d,"Record function id": 0, "Concrete Inputs": ["", "", ""],
-      "Input type": ["float", "float", ""], "Input Strides": [[1024, 1], [1024, 1], [1]],
-      "Input Dims": [[64, 1024], [1024, 1024], [1024]], "Ev Idx": %d
-    }
-  }"""
-CALL = """  {
-    "ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 4242, "tid": 4242,
-    "ts": %.3f, "dur": %.3f,
-    "args": {
-      "External id": %d, "cbid": 211, "correlation": %d
-    }
-  }"""
-KERNEL = """  {
-    "ph": "X", "cat": "kernel", "name": "%s", "pid": 0, "tid": 7,
-    "ts": %.3f, "dur": %.3f,
-    "args": {
-      "External id": %d, "queued": 0, "device": 0, "context": 1, "stream": 7, "correlation": %d,
-      "registers per thread": 128, "shared memory": 49152, "blocks per SM": 1.939394, "warps per SM": 15.515152,
-      "grid": [16, 16, 1], "block": [256, 1, 1], "est. achieved occupancy %%": 24
-    }
-  }"""
-FLOW = """  {
-    "ph": "%s", "id": %d, "pid": %d, "tid": %d, "ts": %.3f,
-    "cat": "ac2g", "name": "ac2g"%s
-  }"""
-STEP = """  {
-    "ph": "X", "cat": "user_annotation", "name": "ProfilerStep#%d", "pid": 4242, "tid": 4242,
-    "ts": %.3f, "dur": %.3f,
-    "args": {
-      "External id": %d, "Ev Idx": %d
-    }
-  }"""
-KERNELS = (
-    "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1_execute_segment_k_off_kernel__5x_cublas",
-    "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, std::array<char*, 3ul>>(int)",
-    "void at::native::elementwise_kernel<128, 2, at::native::gpu_kernel_impl<at::native::direct_copy_kernel_cuda>>(int)",
-)
-
-
-def write(path: Path, size: int) -> int:
-    """A trace of at least ``size`` bytes; returns its events."""
-    events = number = 0
-    at = 1_000_000.0
-    with path.open("w") as file:
-        file.write(HEAD)
-        step = 0
-        while file.tell() < size:
-            begin, rows = at, []
-            for _ in range(60):
-                number += 1
-                rows.append(OP % ("aten::linear", at, 40.0, number, number))
-                rows.append(OP % ("aten::addmm", at + 4, 30.0, number, number))
-                rows.append(OP % ("aten::relu", at + 42, 12.0, number, number))
-                for k, offset in enumerate((10.0, 20.0, 46.0)):
-                    call = 3 * number + k
-                    rows.append(CALL % (at + offset, 4.0, number, call))
-                    rows.append(FLOW % ("s", call, 4242, 4242, at + offset, ""))
-                    rows.append(KERNEL % (KERNELS[k], at + offset + 9, 9.0, number, call))
-                    rows.append(FLOW % ("f", call, 0, 7, at + offset + 9, ', "bp": "e"'))
-                at += 60.0
-            rows.append(STEP % (step, begin, at - begin, number, number))
-            file.write((",\n" if step else "") + ",\n".join(rows))
-            events += len(rows)
-            step += 1
-        file.write('\n  ],"traceName": "bench.json" }')
-    return events
-
-
 OURS = """
 import resource, sys, time
 from pathlib import Path
 from sparsetui.ingest.traces import inspect
-t = time.perf_counter(); p = inspect(Path(sys.argv[1])); t = time.perf_counter() - t
-print(t, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, p["events"])
+told = []
+t = time.perf_counter()
+p = inspect(Path(sys.argv[1]), progress=lambda done, eta: told.append((done, eta)))
+t = time.perf_counter() - t
+use = resource.getrusage(resource.RUSAGE_SELF)
+print(t, use.ru_maxrss * 1024, p["events"], len(told), use.ru_utime + use.ru_stime)
 """
 HTA = """
 import logging, resource, sys, time
@@ -115,51 +61,101 @@ logging.disable(logging.CRITICAL)
 from hta.trace_analysis import TraceAnalysis
 t = time.perf_counter()
 a = TraceAnalysis(trace_files={0: sys.argv[1]}, trace_dir="")
-a.get_gpu_kernel_breakdown(visualize=False)
-a.get_idle_time_breakdown(visualize=False)
 t = time.perf_counter() - t
-print(t, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, 0)
+use = resource.getrusage(resource.RUSAGE_SELF)
+print(t, use.ru_maxrss * 1024, len(a.t.get_trace(0)), 0, use.ru_utime + use.ru_stime)
 """
 
 
-def timed(python: str, code: str, path: Path) -> tuple[float, int] | None:
-    """Seconds and peak bytes of one run in its own process, or None if it cannot run."""
+class Run(NamedTuple):
+    seconds: float  # without imports
+    peak: int  # bytes
+    events: int
+    told: int  # calls of progress
+    cpu: float  # seconds of the whole process: on a busy host the fairer figure
+
+
+def record(path: Path, size: int) -> None:
+    """A trace of about ``size`` bytes. Raises SystemExit with the last words of a recorder that failed."""
+    told = subprocess.run([sys.executable, "-c", RECORD, str(path), str(size)], capture_output=True, text=True)
+    if told.returncode:
+        sys.exit((told.stderr.strip().splitlines() or ["the recorder failed"])[-1])
+
+
+def enlarge(source: Path, target: Path, size: int) -> None:
+    """A file of at least ``size`` bytes out of copies of the events of ``source``, with other thread numbers in each."""
+    text = source.read_bytes()
+    begin = text.index(b'"traceEvents": [') + len(b'"traceEvents": [')
+    end = text.rindex(b"]")
+    events = text[begin:end].strip().strip(b",")
+    threads = sorted(set(re.findall(rb'"tid": (\d+)', events[: 4 << 20])))
+    with target.open("wb") as file:
+        file.write(text[:begin])
+        copy = 0
+        while file.tell() < size:
+            mine = events
+            for thread in threads:
+                mine = mine.replace(b'"tid": ' + thread + b",", b'"tid": %d,' % (int(thread) + 100_000 * copy))
+            file.write((b",\n" if copy else b"\n") + mine)
+            copy += 1
+        file.write(b"\n  " + text[end:])
+
+
+def timed(python: str, code: str, path: Path) -> Run | None:
+    """One run in its own process; None if it cannot run."""
     done = subprocess.run([python, "-c", code, str(path)], capture_output=True, text=True, timeout=3600)
     if done.returncode:
         print(*done.stderr.strip().splitlines()[-1:], file=sys.stderr)
         return None
-    seconds, peak, _ = done.stdout.strip().splitlines()[-1].split()
-    return float(seconds), int(peak)
+    seconds, peak, events, told, cpu = done.stdout.strip().splitlines()[-1].split()
+    return Run(float(seconds), int(peak), int(events), int(told), float(cpu))
 
 
 def main() -> None:
     ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ask.add_argument("--mb", type=int, default=300)
-    ask.add_argument("--hta", default=sys.executable, metavar="PYTHON")
+    ask.add_argument("--repeats", type=int, default=3, help="runs of sparsetui; the median counts")
+    ask.add_argument("--hta", default=os.environ.get("SPARSETUI_HTA") or sys.executable, metavar="PYTHON")
+    ask.add_argument("--large-mb", type=int, default=0, metavar="MB")
     ask.add_argument("--json", metavar="FILE")
     told = ask.parse_args()
+    began = time.perf_counter()
+    result: dict[str, float | int | str] = {}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "bench.json"
-        events = write(path, told.mb << 20)
-        size = os.path.getsize(path)
-        result: dict[str, float | int | str] = {"bytes": size, "events": events}
-        print(f"trace     {size / 2**20:.0f} MiB, {events} events")
-        began = time.perf_counter()
-        ours = timed(sys.executable, OURS, path)
-        if ours is None:
+        record(path, told.mb << 20)
+        runs = [run for _ in range(max(1, told.repeats)) if (run := timed(sys.executable, OURS, path))]
+        if not runs:
             sys.exit("sparsetui could not read the trace")
-        result |= {"seconds": ours[0], "peak_bytes": ours[1]}
-        rate, peak = size / 2**20 / ours[0], ours[1] / 2**20
-        print(f"sparsetui {ours[0]:.2f} s, {rate:.0f} MiB/s, peak {peak:.0f} MiB = {ours[1] / size:.2f} of the file")
+        size, seconds, peak = os.path.getsize(path), median(r.seconds for r in runs), max(r.peak for r in runs)
+        cpu = median(r.cpu for r in runs)
+        print(f"trace     {size / 2**20:.0f} MiB, {runs[0].events} events")
+        rate = size / 2**20 / seconds
+        print(
+            f"sparsetui {seconds:.2f} s, {rate:.0f} MiB/s, peak {peak / 2**20:.0f} MiB = {peak / size:.2f} of the file"
+        )
+        result |= {"bytes": size, "events": runs[0].events, "seconds": seconds, "cpu_seconds": cpu, "peak_bytes": peak}
         theirs = timed(told.hta, HTA, path)
         if theirs is None:
             print("HTA       could not read it with that interpreter; its last words are above")
             result["hta"] = "unavailable"
         else:
-            result |= {"hta_seconds": theirs[0], "hta_peak_bytes": theirs[1]}
-            times, peak = theirs[0] / ours[0], theirs[1] / 2**20
-            print(f"HTA       {theirs[0]:.2f} s, peak {peak:.0f} MiB: sparsetui is {times:.1f} times as fast")
-        result["wall_seconds"] = time.perf_counter() - began
+            result |= {"hta_seconds": theirs.seconds, "hta_cpu_seconds": theirs.cpu, "hta_peak_bytes": theirs.peak}
+            times, by_cpu = theirs.seconds / seconds, theirs.cpu / cpu
+            print(f"HTA       {theirs.seconds:.2f} s ({theirs.cpu:.2f} s of CPU), peak {theirs.peak / 2**20:.0f} MiB: "
+                  f"sparsetui is {times:.1f} times as fast, {by_cpu:.1f} by CPU")  # fmt: skip
+        if told.large_mb:
+            large = Path(folder) / "large.json"
+            enlarge(path, large, told.large_mb << 20)
+            run = timed(sys.executable, OURS, large)
+            if run is None:
+                sys.exit("sparsetui could not read the large trace")
+            size = os.path.getsize(large)
+            rate = size / 2**20 / run.seconds
+            print(f"large     {size / 2**20:.0f} MiB, {run.events} events: {run.seconds:.1f} s, {rate:.0f} MiB/s, "
+                  f"peak {run.peak / 2**20:.0f} MiB, progress told {run.told} times")  # fmt: skip
+            result |= {"large_bytes": size, "large_seconds": run.seconds, "large_peak_bytes": run.peak}
+    result["wall_seconds"] = time.perf_counter() - began
     if told.json:
         Path(told.json).write_text(json.dumps(result, indent=2) + "\n")
 

@@ -34,6 +34,7 @@ _RUNS_BESIDE_PERF = (4.0, 30.0)
 _LONGEST_ONE_RUN = 20.0
 _GENTLE_RUN = 2.0  # without pauses a start costs the target nothing
 _LOOKS_HZ = 20.0
+_PATIENCE_S = 20.0  # how much longer than asked a watch may take that has seen nothing yet
 PRODUCTS = ("sparse-csr", "sparse-csr-rhs", "sparse-csc", "sparse-coo", "sparse-bsr", "sparse-nm")
 
 
@@ -145,6 +146,7 @@ class Watch:
         self._threads: list[threading.Thread] = []
         self._begin = 0.0
         self._end: float | None = None
+        self._looked: set[int] = set()  # processes of which py-spy ended a run
         self._failed: set[int] = set()  # processes that py-spy began with and could not read
 
     def cost(self) -> Cost:
@@ -202,14 +204,26 @@ class Watch:
         try:
             while not self._halt.is_set():
                 left = math.inf if seconds is None else self._begin + seconds - time.monotonic()
-                if left <= 0 or not any(alive(w.pid) for w in self.targets):
+                if not any(alive(w.pid) for w in self.targets):
                     break
+                if left <= 0:
+                    if left < -_PATIENCE_S or not self._expecting():
+                        break
+                    left = every
                 self._halt.wait(min(every, left))
                 if not self._halt.is_set() and left > every:
                     yield self.snapshot()
         finally:
             self.stop()
         yield self.snapshot()
+
+    def _expecting(self) -> bool:
+        """Whether nothing was seen so far only because py-spy is not through its first run: on a busy host it starts slowly."""
+        self._drain()
+        with self._lock:
+            return not self._stacks.n and not self._leaves.n and any(
+                s.pid not in self._failed and s.pid not in self._looked and alive(s.pid) for s in self._spies
+            )  # fmt: skip
 
     def snapshot(self) -> Snapshot:
         self._drain()
@@ -272,6 +286,7 @@ class Watch:
                 return
             with self._lock:
                 self._stacks.add(stacks)
+                self._looked.add(spy.pid)
             run += 1
 
     def _drain(self) -> None:

@@ -65,7 +65,7 @@ def _summary(out: dict[str, Any]) -> str:
     text = f"{out['shape'][0]}×{out['shape'][1]}, " + ("empty" if zeros is None else f"{zeros:.2%} zeros")
     formats = (out.get("measured") or {}).get("formats")
     if formats:
-        best = min(formats, key=lambda f: float(formats[f]["ms"]["value"]))
+        best = max(formats, key=lambda f: float(formats[f]["speedup"]["value"]))
         text += f"; fastest as {best}, {formats[best]['speedup']['value']:.2f}× dense"
     return text
 

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -15,8 +16,9 @@ from typer.testing import CliRunner
 
 from sparsetui.cli.attach import attach, render
 from sparsetui.ingest.attach import NoProcess, Snapshot, Watch, _with_waiting
-from sparsetui.ingest.samplers import Perf, Tally, table
+from sparsetui.ingest.samplers import Perf, PySpy, Tally, table
 from sparsetui.ingest.samplers.base import Frame, Stack
+from sparsetui.ingest.samplers.proc import children, who
 from sparsetui.session.store import Store
 
 app = typer.Typer()
@@ -193,3 +195,52 @@ def test_ctrl_c_keeps_what_was_seen(start):
         pytest.skip("perf may not look here")
     assert child.returncode == 130
     assert b"python" in out
+
+
+def test_killed_outright_it_leaves_no_sampler_and_a_target_that_runs(start):
+    """Nobody can clean up after SIGKILL, so py-spy must end by itself, and let go of its target."""
+    count = "import time\nprint(1, flush=True)\nn = 0\nwhile True:\n    n += 1\n    time.sleep(0.001)\n    print(n, flush=True)"
+    target = start(count)
+    if PySpy(target.pid).available():
+        pytest.skip(PySpy(target.pid).available().why)
+    watcher = start_watch(target.pid)
+    spies = []
+    deadline = time.monotonic() + 30
+    while not spies and time.monotonic() < deadline:
+        spies = [p for p in children(watcher.pid) if (w := who(p)) and "py-spy" in w.cmdline and "record" in w.cmdline]
+        time.sleep(0.05)
+    assert spies
+    watcher.kill()
+    watcher.communicate()
+    deadline = time.monotonic() + 20
+    while any(who(p) for p in spies) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not [p for p in spies if who(p)]
+    os.set_blocking(target.stdout.fileno(), False)
+    while target.stdout.read():
+        pass
+    time.sleep(1)
+    assert target.stdout.read()
+
+
+def start_watch(pid):
+    code = "import typer\nfrom sparsetui.cli.attach import attach\na = typer.Typer(); a.command()(attach); a()"
+    argv = [sys.executable, "-c", code, str(pid), "--seconds", "60", "--sampler", "py-spy", "--headless"]
+    return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def test_a_slow_start_of_py_spy_is_waited_for(start, monkeypatch):
+    """On a busy host py-spy needs longer than the watch was to last; an empty table would say nothing."""
+    release = threading.Event()
+
+    def collect(self, seconds):
+        release.wait(20)
+        return [Stack(1, (Frame("f", "", "/a.py", 1, True),), 30)]
+
+    monkeypatch.setattr("sparsetui.ingest.samplers.PySpy.available", lambda self: None)
+    monkeypatch.setattr("sparsetui.ingest.attach.PySpy.collect", collect)
+    watch = Watch([start(LOOP).pid], sampler="py-spy")
+    watch.start()
+    threading.Timer(2, release.set).start()
+    last = list(watch.snapshots(0.5, every=0.3))[-1]
+    assert last.table.paths[0].path == "python"

@@ -29,6 +29,14 @@ STARTUP_S = 1.0
 #: How long a native sample stops its target (measured with libtorch loaded: 1.5–2 ms); the forecast before the start.
 STOP_S = 0.002
 
+# Becomes py-spy, and gets SIGINT when we die, however we die: py-spy then lets go of its target and ends.
+_TIED = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(1, ctypes.c_ulong(2))
+if os.getppid() == int(sys.argv[1]):
+    os.execv(sys.argv[2], sys.argv[2:])
+"""
+
 _PYTHON = re.compile(r"^(?P<name>.*) \((?P<file>[^()]*\.(?:py|pyx|pyi|pxd)|<[^()]*>|[^()]*):(?P<line>\d+)\)$")
 _NATIVE = re.compile(r"^(?P<name>.*) \((?P<module>[^()]*)\)$")
 _THREAD = re.compile(r"^thread \((?P<id>0x[0-9a-fA-F]+|\d+)\)")
@@ -103,7 +111,7 @@ class PySpy:
         with os.fdopen(os.memfd_create("stacks.raw"), "rb") as out:
             argv = self.argv(max(seconds, 1), f"/proc/self/fd/{out.fileno()}")
             process = subprocess.Popen(
-                argv,
+                [sys.executable, "-I", "-S", "-c", _TIED, str(os.getpid()), *argv],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
@@ -119,7 +127,8 @@ class PySpy:
                 err = self._wait(process, seconds)
             finally:
                 self._process = None
-                _end(process)
+                if _end(process):
+                    self._resume()
             out.seek(0)
             text = out.read().decode("utf-8", "replace")
             # interrupted before it was ready, py-spy ends without a word and without a file: nothing was seen, that is all
@@ -130,6 +139,16 @@ class PySpy:
     def interrupt(self) -> None:
         """End the running ``collect`` early; py-spy writes what it has seen."""
         self._stop.set()
+
+    def _resume(self) -> None:
+        """A tracer that is killed in the moment in which it stops its target may leave it stopped: set it going again."""
+        try:
+            with open(f"/proc/{self.pid}/stat", "rb") as f:
+                stopped = f.read().rpartition(b")")[2].split(None, 1)[0] == b"T"
+            if stopped:
+                os.kill(self.pid, signal.SIGCONT)
+        except (OSError, IndexError):
+            pass
 
     def _wait(self, process: subprocess.Popen[bytes], seconds: float) -> str:
         """Wait for the end, for ``interrupt`` or for the deadline; stderr is drained meanwhile."""
@@ -175,9 +194,10 @@ class PySpy:
         return Missing(WHAT, f"py-spy could not read process {self.pid}: {last[:200]}")
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill py-spy with all it started. The target lives on: the kernel detaches a tracer that dies."""
-    if process.poll() is None:
+def _end(process: subprocess.Popen[bytes]) -> bool:
+    """Kill py-spy with all it started, if it still runs; returns whether it did. The kernel detaches a tracer that dies."""
+    running = process.poll() is None
+    if running:
         try:
             os.killpg(process.pid, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):
@@ -185,6 +205,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
     if process.stderr:
         process.stderr.close()
+    return running
 
 
 def parse(text: str, pid: int = 0) -> list[Stack]:
