@@ -75,6 +75,7 @@ PRESENT = {
         masked,
         lambda w: lambda x: x @ torch.where(w.abs() > 1, w, 0.0),
         lambda w: lambda x: x @ (w.double() * 2).to(w.dtype),
+        lambda w: (lambda m: lambda x: x @ torch.where(m, w, 0.0))(w != 0),
         lambda w: (lambda m: lambda x: x @ w.mul_(m))((w != 0).to(w.dtype)),
         lambda w: (lambda m: lambda x: x @ w.masked_fill_(m, 0.0))(w == 0),
         lambda w: (lambda held: lambda x: x @ held.copy_(w * (w.abs() > 1)))(torch.zeros_like(w)),

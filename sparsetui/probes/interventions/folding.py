@@ -19,6 +19,9 @@ _LEARNING_STEPS = 4  # by then every constant op has been seen
 _MAX_MISSES = 64  # an op that still misses this often has operands that change: it is not constant after all
 _UNUSED_STEPS = 8  # a result that no step asked for in this many rounds over the inputs is given up
 
+# what these make follows from their numbers alone
+_FACTORIES = {"scalar_tensor", "zeros", "ones", "full", "arange", "eye", "linspace"}
+
 
 class _Kept:
     """The result of a folded op, and the step that last asked for it."""
@@ -76,6 +79,8 @@ class Folding:
 
         def handle(func: Any, args: Any, kwargs: Dict[str, Any], active: bool) -> Any:
             ins = list(tensors.flatten((args, kwargs), 3))
+            if not ins and optable.short(name) in _FACTORIES:
+                return self.note(func(*args, **kwargs), (func, _form(args), _form(sorted(kwargs.items()))))
             sig = self.signature(func, args, kwargs, ins)
             if sig is None:
                 return NotImplemented
