@@ -81,6 +81,10 @@ def conclude(failing: Sequence[dict[str, Any]], comparator: Sequence[dict[str, A
     if table is not None:
         result |= {"paths": table.paths, "samplers": table.samplers, "unavailable": table.unavailable}
     result["ranks"] = spread(traces)
+    if result["ranks"]:
+        from sparsetui.diagnosis import ranks
+
+        result["rank_verdict"] = ranks.judge(ranks.of_traces(result["ranks"]))
     if comparator:
         result["against"] = list(comparator)
         result["comparison"] = compare(failing, comparator)
@@ -264,6 +268,11 @@ def _record(
             "evidence": known,
         }
         writer.append("section", {"name": "import", "body": section})
+        if "rank_verdict" in result:
+            from sparsetui.diagnosis import ranks
+
+            body = ranks.section(ranks.of_traces(result["ranks"]), result["rank_verdict"])
+            writer.append("section", {"name": "ranks", "body": body})
         return writer.id
 
 

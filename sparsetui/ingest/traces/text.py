@@ -19,6 +19,8 @@ def lines(result: dict[str, Any]) -> list[str]:
         out += _file(payload)
     if result.get("ranks"):
         out += _ranks(result["ranks"])
+        if "rank_verdict" in result:
+            out += [*(line.replace("?", ">", 1) for line in _wrapped(result["rank_verdict"].summary, "  ")), ""]
     if "comparison" in result:
         out += _comparison(result["comparison"])
     if result["cannot_answer"]:
