@@ -68,6 +68,13 @@ async def draw(folder: Path) -> None:
             await shoot(app, pilot, "investigate")
             await pilot.press("M")
             await shoot(app, pilot, "memo")
+            await pilot.press("escape", "V")
+            await shoot(app, pilot, "charts")
+            await pilot.press("escape", "v", "enter")
+            for _ in range(4):
+                await pilot.pause(_SETTLE_S)
+            await pilot.press("enter")  # the finding's first op: its stack, and what is nested in it
+            await shoot(app, pilot, "evidence")
         app.desk.close()
 
 

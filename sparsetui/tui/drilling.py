@@ -16,11 +16,12 @@ from sparsetui.report.numbers import as_number, brief, figure
 from sparsetui.session.state import SessionState
 
 MOST = 200  # lines of one level
+INSIDE = "inside "  # how a finding names the op that holds a hidden one
 
 
 @dataclass(frozen=True)
 class Item:
-    """A line of the browser. ``kind`` says what it is: op, nested, stack, frame, symbol or artifact.
+    """A line of the browser. ``kind`` says what it is: op, hidden, nested, stack, frame, symbol or artifact.
 
     ``details`` are ``(label, text)`` pairs, ``below`` the next level down, ``needle`` the words by which its place
     in the artifact of evidence ``of`` is found.
@@ -52,11 +53,34 @@ class Drill:
         census = self._newest("census", "failing", finding.evidence)
         wanted = {(p.module, p.op) for p in finding.where}
         places = {p.module for p in finding.where if not p.op}
-        return [
+        ops = [
             self._op(census, row)
             for row in self._rows(census)
             if (_place(row), row.get("op")) in wanted or _place(row) in places
-        ][:MOST]
+        ]
+        profile = self._newest("profile", "failing", finding.evidence)
+        hidden = [
+            self._hidden(profile, p.module[len(INSIDE) :], p.op) for p in finding.where if p.module.startswith(INSIDE)
+        ]
+        return [*ops, *(h for h in hidden if h is not None)][:MOST]
+
+    def _hidden(self, profile: Evidence | None, outer: str, op: str) -> Item | None:
+        """A conversion that no line of the user's code asks for: the profile saw it inside the product ``outer``."""
+        if profile is None:
+            return None
+        rows = _list(self._payload(profile), "hidden")
+        row = next((r for r in rows if (r.get("product"), r.get("op")) == (outer, op)), None)
+        if row is None:
+            return None
+        steps = max(1.0, _float(self._payload(profile).get("steps")) or 1.0)
+        ms = brief(_float(row.get("total_ms")) / steps)
+        needle = (f'"product": "{outer}"', f'"op": "{op}"')
+        native = self._newest("native", "failing")
+        below = [*self._stacks(native, "conversion"), *self._nested(profile, outer), self.artifact(profile, needle)]
+        details = (("inside", outer), ("calls", f"{brief(_float(row.get('calls')) / steps)} a step"),
+                   ("takes", f"{ms} ms a step with all it holds, under the profiler"))  # fmt: skip
+        return Item(f"H:{outer}:{op}", "hidden", f"{op} {INSIDE}{outer}", f"{ms} ms a step", profile.id, details,
+                    tuple(below), needle)  # fmt: skip
 
     def of_evidence(self, evidence: Evidence) -> list[Item]:
         """What an artifact lists, costliest first; nothing where it holds no list of that kind."""

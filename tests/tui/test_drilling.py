@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from conftest import Desktop, Opener, run
 from scripted import PAYLOADS, WRONG
 
-from sparsetui.evidence.records import Evidence
+from sparsetui.evidence.records import Evidence, Place
 from sparsetui.session.state import SessionState
 from sparsetui.tui.drilling import Drill, line_of
 
@@ -101,6 +102,17 @@ def test_figures_are_a_step_not_of_the_whole_pass() -> None:
     outer = drill.of_evidence(EVIDENCE[1])
     assert [i.name for i in outer] == ["aten::linear"], "the outermost ops first"
     assert [i.name for i in outer[0].below if i.kind == "nested"] == ["aten::mm", "aten::copy_"]
+
+
+def test_a_conversion_hidden_in_a_product_leads_to_what_the_product_holds() -> None:
+    where = (Place("inside aten::linear", "aten::to_sparse_csr"), Place("inside aten::bmm", "aten::to_sparse_csr"))
+    hidden = [{"product": "aten::linear", "op": "aten::to_sparse_csr", "calls": 10, "total_ms": 159.0}]
+    payloads = {**PAYLOADS, "profile": {**PAYLOADS["profile"], "hidden": hidden}}
+    found = Drill(STATE, lambda e: payloads[e.probe]).of_finding(msgspec.structs.replace(WRONG, where=where))
+    assert [(i.kind, i.name, i.what) for i in found] == [
+        ("hidden", "aten::to_sparse_csr inside aten::linear", "15.9 ms a step")
+    ], "the other product holds none"
+    assert [i.name for i in found[0].below if i.kind == "nested"] == ["aten::mm", "aten::copy_"]
 
 
 def test_the_line_is_where_all_words_stand_together() -> None:
