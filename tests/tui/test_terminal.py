@@ -258,3 +258,65 @@ def test_the_app_loads_neither_torch_nor_scipy_stats() -> None:
     code = "import sys, sparsetui.tui.app; print(sorted({'torch', 'scipy.stats', 'sklearn'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"
+
+
+SLOW = """\
+import time, torch
+
+def build():
+    torch.manual_seed(0)
+    return torch.nn.Linear(16, 16)
+
+def slow():
+    time.sleep(60)
+"""
+PAGE = """\
+[failing]
+entry = "serving.py:slow"
+[comparator]
+entry = "serving.py:build"
+[inputs]
+shape = [2, 16]
+"""
+
+
+@pytest.mark.parametrize("how", ["closed terminal", "SIGTERM"])
+def test_a_real_run_leaves_no_engine_and_no_worker_behind(tmp_path: Path, how: str) -> None:
+    (tmp_path / "serving.py").write_text(SLOW)
+    (tmp_path / "w.toml").write_text(PAGE)
+    where = str(tmp_path / "store")
+    argv = [sys.executable, "-m", "sparsetui", "investigate", str(tmp_path / "w.toml"), "--sessions", where]
+    t = Terminal(argv, environment())
+    try:
+        t.until(lambda: b"quit" in t.out)
+        t.read(0.5)
+        run_live_all(t)
+        app = psutil.Process(t.pid)
+        t.until(lambda: len(app.children(recursive=True)) >= 3)  # the engine, a server, a replica that builds
+        started = app.children(recursive=True)
+        if how == "closed terminal":
+            os.close(t.fd)
+            t.fd = os.open(os.devnull, os.O_RDONLY)
+        else:
+            os.kill(t.pid, signal.SIGTERM)
+        _, alive = psutil.wait_procs(started, timeout=25)
+        assert not alive
+        ledger = next((tmp_path / "store").glob("*/ledger.jsonl")).read_text()
+        assert '"kind":"interrupted"' in ledger, "the session says how it ended"
+    finally:
+        t.close() if how != "closed terminal" else reap(t)
+
+
+def run_live_all(t: Terminal) -> None:
+    t.press("R")
+    t.until(lambda: b"this runs code" in t.out)
+    t.press("\r")
+
+
+def reap(t: Terminal) -> None:
+    end = time.monotonic() + 20
+    while os.waitpid(t.pid, os.WNOHANG)[0] == 0:
+        assert time.monotonic() < end, "it outlived its terminal"
+        time.sleep(0.1)
+    t.status = 0
+    t.close()
