@@ -105,7 +105,7 @@ def sign(book: Book, role: str, who: str) -> None:
 def follow(book: Book, playbook: Playbook) -> Trail:
     """Walk ``playbook`` over what the session holds, and put the way it took on record."""
     trail = walk(playbook, flatten(book.state()))
-    found = msgspec.to_builtins(trail)
+    found = msgspec.json.decode(msgspec.json.encode(trail))  # as it reads back from a ledger
     if book.state().playbook != found:
         book.append("playbook", found)
     return trail

@@ -251,6 +251,12 @@ def test_a_large_regression_stands_on_a_rougher_floor() -> None:
     assert _gate(_with(metrics=_latency(noise_floor=rough, ratio={"value": 1.3})), "stable").state == "failed"
 
 
+def test_a_missing_speed_up_is_the_effect_that_the_floor_is_held_against() -> None:
+    metrics = {**_latency(noise_floor={"value": 0.1}, ratio={"value": 0.98}), "real_speedup": {"value": 1.02}}
+    assert _gate(_with(metrics=metrics), "stable").state == "failed"
+    assert _gate(_with(metrics=metrics, spec={"declared": {"speedup": 1.5}}), "stable").state == "passed"
+
+
 def test_an_artifact_counts_only_when_the_session_holds_it() -> None:
     lost = tuple({**a, "evidence": "E99"} for a in WHOLE.artifacts)
     gate = _gate(_with(artifacts=lost), "owners")
