@@ -322,7 +322,7 @@ def _share(count: int, of: int, unit: str) -> Number:
 
 def _held(variant: dict[str, Any], limits: dict[str, float], strict: bool) -> dict[str, str]:
     """Each limited quantile: held, broken, or why that cannot be told. An SLA is held by a whole interval; a limit that was
-    itself measured is broken by a whole interval."""
+    itself measured, and has a margin, by the estimate. Either is broken by a whole interval."""
     out = {}
     for q, limit in limits.items():
         n = variant[q]
@@ -330,7 +330,7 @@ def _held(variant: dict[str, Any], limits: dict[str, float], strict: bool) -> di
             out[q] = f"not known ({n.reason})"
             continue
         low, high = n.ci or (n.value, n.value)
-        held = high <= limit if strict else low <= limit
+        held = (high if strict else n.value) <= limit
         out[q] = "held" if held else "broken" if low > limit else "not told apart from its limit"
     return out
 

@@ -153,6 +153,8 @@ def test_a_tail_that_fails_is_told_apart_from_a_shift_of_everything() -> None:
     edge = {"p50": Number(9, (8, 11)), "p99": Number(20, (19, 21))}
     assert replay._held(edge, limits, strict=True)["p50"] == "not told apart from its limit"
     assert replay._held(edge, limits, strict=False)["p50"] == "held"
+    wide = {"p50": Number(12, (8, 30)), "p99": Number(20, (19, 21))}
+    assert replay._held(wide, limits, strict=False)["p50"] == "not told apart from its limit", "noise holds nothing"
 
 
 def test_without_an_sla_the_comparator_and_a_margin_are_the_limit() -> None:
