@@ -268,6 +268,16 @@ def trace(repeats: int) -> Iterator[Row]:
     yield Row("read a trace of 100 MiB", f"{got['seconds']:.2f} s{memory}", theirs, "faster than HTA, bounded memory")
 
 
+@bench
+def fleet(repeats: int) -> Iterator[Row]:
+    """A verdict over a thousand hosts, and one, two and three nodes of a local Ray cluster beside one host alone."""
+    from bench.fleet import nodes, verdicts
+
+    for figures in (verdicts(), nodes()):
+        for figure in figures:
+            yield Row(*figure)
+
+
 def main() -> int:
     ask = argparse.ArgumentParser(
         prog="python -m bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter

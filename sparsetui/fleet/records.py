@@ -27,8 +27,8 @@ class HostReport(msgspec.Struct, frozen=True):
 
     ``rounds`` holds natural logs of ms, one (failing, comparator, log-ratio) a pair of processes; ``log_ratio``, ``se``
     and ``df`` are the host's own estimate of failing over comparator from them, ``level`` and ``level_se`` that of its
-    comparator's step time. ``conditions`` are medians over the clock's blocks. ``node`` tells where it ran and where its
-    code came from.
+    comparator's mean step (log ms), which is the host's own pace. ``conditions`` are medians over the clock's blocks.
+    ``node`` tells where it ran and where its code came from.
     """
 
     host: str

@@ -4,7 +4,7 @@ Rules, in this order:
 
 1. Hosts are grouped by lock. Figures are pooled inside the largest group only, the *reference*; hosts of other locks keep
    their own figures and enter by what they found.
-2. A host *stands apart* where its comparator's step time (the host's own pace, whatever the release does) or its
+2. A host *stands apart* where its comparator's mean step (the host's own pace, whatever the release does) or its
    failing/comparator ratio is off the prediction from the others, see :func:`sparsetui.fleet.pooling.apart`, by at least a
    fifth or a tenth. A host of another lock on the same hardware is held against the reference too: that names the host, and
    its lock is the reason; nothing of it is pooled. A host also stands apart where it alone (with fewer than half) shows a
@@ -115,7 +115,7 @@ def _apart_levels(hosts: Sequence[HostReport]) -> list[tuple[int, float, float]]
 def _levelled_outlier(r: HostReport, deviation: float, error: float, others: Sequence[HostReport]) -> Outlier:
     factor = _factor(deviation, error, len(others))
     pace = "slower" if deviation > 0 else "faster"
-    said = f"both variants run at {math.exp(deviation):.2f}× the others' step time"
+    said = f"the comparator's mean step takes {math.exp(deviation):.2f}× what it takes elsewhere"
     return _outlier(r, "step time", factor, f"the host itself is {pace}: {said}", others)
 
 
