@@ -224,7 +224,10 @@ def test_killed_outright_it_leaves_no_sampler_and_a_target_that_runs(start):
 
 
 def start_watch(pid):
-    code = "import typer\nfrom sparsetui.cli.attach import attach\na = typer.Typer(); a.command()(attach); a()"
+    code = (
+        "import typer, sparsetui.ingest.attach as watching\nfrom sparsetui.cli.attach import attach\n"
+        "watching._RUNS_ALONE = (90.0,)\na = typer.Typer(); a.command()(attach); a()"
+    )
     argv = [sys.executable, "-c", code, str(pid), "--seconds", "60", "--sampler", "py-spy", "--headless"]
     return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
@@ -234,7 +237,9 @@ def test_a_slow_start_of_py_spy_is_waited_for(start, monkeypatch):
     release = threading.Event()
 
     def collect(self, seconds):
-        release.wait(20)
+        while not release.wait(0.05):
+            if self._stop.is_set():
+                return []
         return [Stack(1, (Frame("f", "", "/a.py", 1, True),), 30)]
 
     monkeypatch.setattr("sparsetui.ingest.samplers.PySpy.available", lambda self: None)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -41,7 +40,6 @@ MAX_EVENTS = 150_000_000  # six gigabytes of it
 MAX_NAMES = 60_000
 _FURTHER = "(further names)"
 _NO_ARGS = Args()
-_ROW = attrgetter("cat", "name", "pid", "tid", "ts", "dur")
 
 
 class _Ids(dict[Any, int]):
@@ -150,16 +148,16 @@ class Builder:
                 self._add(checked)
 
     def _add(self, timed: list[Event]) -> None:
-        cats, names, pids, tids, starts, durations = zip(*map(_ROW, timed), strict=True)
-        kind = _column(map(self._kinds.__getitem__, cats), len(timed), np.int8)
+        names = [e.name for e in timed]
+        kind = _column(map(self._kinds.__getitem__, [e.cat for e in timed]), len(timed), np.int8)
         if (kind == -1).any():
             for i in np.flatnonzero(kind == -1).tolist():
                 kind[i] = _guess(timed[i])
-        ts, dur = np.array(starts, np.float64), np.array(durations, np.float64)
+        ts, dur = np.array([e.ts for e in timed], np.float64), np.array([e.dur for e in timed], np.float64)
         if None in names or not (np.isfinite(ts).all() and np.isfinite(dur).all() and (dur >= 0).all()):
             raise ValueError
         keep = kind != OTHER
-        lanes = _column(map(self._lanes.__getitem__, zip(pids, tids, strict=True)), len(timed), np.int32)
+        lanes = self._numbered([e.pid for e in timed], [e.tid for e in timed])
         name = _column(map(self._names.__getitem__, names), len(timed), np.int32)
         corr = np.zeros(len(timed), np.int64)
         occupancy = np.full(len(timed), np.nan, np.float32)
@@ -194,6 +192,20 @@ class Builder:
             self.beyond += self._held
         self._parts.clear()
         self._held = 0
+
+    def _numbered(self, pids: list[Any], tids: list[Any]) -> npt.NDArray[np.int32]:
+        """The lane of each event. Where all are plain numbers, each pair of them is looked up once."""
+        try:
+            p, t = np.array(pids), np.array(tids)
+        except ValueError:  # lists among them
+            p = t = np.array("")
+        if p.dtype == t.dtype == np.int64 and max(abs(p).max(), abs(t).max()) < 1 << 31:
+            key = p << 32 | t & 0xFFFFFFFF
+            runs = np.concatenate([[0], np.flatnonzero(key[1:] != key[:-1]) + 1])
+            number = {k: self._lanes[pids[i], tids[i]] for k, i in zip(key[runs].tolist(), runs.tolist(), strict=True)}
+            lengths = np.diff(np.append(runs, len(key)))
+            return np.repeat(np.array([number[k] for k in key[runs].tolist()], np.int32), lengths)
+        return _column(map(self._lanes.__getitem__, zip(pids, tids, strict=True)), len(pids), np.int32)
 
     def _shaped(self) -> list[int]:
         return [number for op in _SHAPED if (number := self._names.get(op)) is not None]

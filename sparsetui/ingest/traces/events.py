@@ -31,8 +31,6 @@ class Args(msgspec.Struct, gc=False):
     """The few arguments that anything is read from. The types are checked later: a wrong one must not cost the rest."""
 
     correlation: Any = None
-    stream: Any = None
-    device: Any = None
     occupancy: Any = msgspec.field(name="est. achieved occupancy %", default=None)
     dims: msgspec.Raw = msgspec.field(name="Input Dims", default=msgspec.Raw())
     strides: msgspec.Raw = msgspec.field(name="Input Strides", default=msgspec.Raw())
@@ -270,7 +268,7 @@ def _decode(buffer: bytes, end: int) -> list[Event] | None:
     """The events in ``buffer[:end]``, or None if they are not sound JSON."""
     start = _SPACE.match(buffer).end()  # type: ignore[union-attr]
     try:
-        return _EVENTS.decode(b"".join((b"[", buffer[start:end], b"]")))
+        return _EVENTS.decode(b"".join((b"[", memoryview(buffer)[start:end], b"]")))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
@@ -282,8 +280,6 @@ def _event(value: dict[str, Any]) -> Event:
         dims, strides = args.get("Input Dims"), args.get("Input Strides")
         made = Args(
             args.get("correlation"),
-            args.get("stream"),
-            args.get("device"),
             args.get("est. achieved occupancy %"),
             _raw(dims),
             _raw(strides),

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-_BLOCK = 200_000
 # Old traces cut times to whole microseconds, so that a child may seem to outlast its parent by that much.
 _SLACK = 2.0
 
@@ -34,41 +33,34 @@ def nest(
     same = lanes[by_lane][1:] == lanes[by_lane][:-1]
     out_of_order = int((same & (starts[by_lane][1:] < starts[by_lane][:-1])).sum())
     sorting = np.lexsort((-lengths, starts, lanes))
-    n = len(which)
-    parent = np.full(n, -1, np.int64)
-    inside = np.zeros(n, np.float64)
-    overlapping = 0
-    stack: list[tuple[int, float]] = []  # position, end
-    current = -1
-    for first in range(0, n, _BLOCK):
-        block = sorting[first : first + _BLOCK]
-        parents: list[int] = []
-        shared: list[float] = []
-        for i, (own_lane, start, length) in enumerate(
-            zip(lanes[block].tolist(), starts[block].tolist(), lengths[block].tolist(), strict=True), first
-        ):
-            if own_lane != current:
-                stack.clear()
-                current = own_lane
-            end = start + length
-            while stack and stack[-1][1] <= start:
-                stack.pop()
-            if stack:
-                above, until = stack[-1]
-                parents.append(above)
-                if end > until:
-                    overlapping += end > until + _SLACK
-                    shared.append(until - start)
-                else:
-                    shared.append(length)
-            else:
-                parents.append(-1)
-                shared.append(0.0)
-            stack.append((i, end))
-        parent[first : first + len(block)] = parents
-        np.add.at(inside, np.maximum(parent[first : first + len(block)], 0), shared)
-    own = np.maximum(lengths[sorting] - inside, 0.0)
+    start, length = starts[sorting], lengths[sorting]
+    end = start + length
+    parent = _parents(lanes[sorting], start, end)
+    below = np.flatnonzero(parent >= 0)
+    until = end[parent[below]]
+    beyond = end[below] > until
+    overlapping = int((end[below] > until + _SLACK).sum())
+    shared = np.where(beyond, until - start[below], length[below])
+    own = np.maximum(length - np.bincount(parent[below], shared, len(which)), 0.0)
     return Nesting(which[sorting], parent, own, overlapping, out_of_order)
+
+
+def _parents(
+    lane: npt.NDArray[np.int32], start: npt.NDArray[np.float64], end: npt.NDArray[np.float64]
+) -> npt.NDArray[np.int64]:
+    """For events sorted by lane and start the nearest one before that has not ended; -1 for none.
+
+    Each begins with its neighbour as a candidate. Where that has ended, so has for this event whatever it passed over
+    itself, so all jump to their candidate's candidate at once: a row of siblings halves in each round.
+    """
+    parent: npt.NDArray[np.int64] = np.arange(-1, len(lane) - 1)
+    parent[np.flatnonzero(lane[1:] != lane[:-1]) + 1] = -1
+    open_ = np.flatnonzero(parent >= 0)
+    while len(open_):
+        open_ = open_[end[parent[open_]] <= start[open_]]
+        parent[open_] = parent[parent[open_]]
+        open_ = open_[parent[open_] >= 0]
+    return parent
 
 
 def inherit(parent: npt.NDArray[np.int64], marked: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
