@@ -68,9 +68,14 @@ def copy(text: str, write: Callable[[str], object] | None) -> list[str]:
     return [*where, str(path)]
 
 
-def write_private(folder: Path | None, stem: str, suffix: str, text: str) -> Path:
+def now() -> str:
+    """The time as it stands in the names of files."""
+    return time.strftime("%Y%m%d-%H%M%S")
+
+
+def write_private(folder: Path | None, stem: str, suffix: str, text: str, stamp: str = "") -> Path:
     """``text`` in a new file for its owner's eyes; in the temporary folder where ``folder`` cannot be written."""
-    stamp = time.strftime("%Y%m%d-%H%M%S")
+    stamp = stamp or now()
     for place in (folder, Path(tempfile.gettempdir())):
         if place is None:
             continue

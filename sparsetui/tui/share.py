@@ -52,10 +52,11 @@ class Share:
 
     def shoot(self) -> None:
         """The screen as SVG and as text; both paths are shown."""
+        stamp, picture = outlet.now(), self.app.export_screenshot(title="sparsetui")
         try:
-            svg = outlet.write_private(Path.cwd(), "sparsetui", ".svg", self.app.export_screenshot(title="sparsetui"))
-            txt = outlet.write_private(svg.parent, svg.stem, ".txt", self.app.screen_text())
+            svg = outlet.write_private(Path.cwd(), "sparsetui", ".svg", picture, stamp)
+            txt = outlet.write_private(svg.parent, "sparsetui", ".txt", self.app.screen_text(), stamp)
         except OSError as error:
             self.app.say(f"the screen could not be saved: {first_line(error)}", BAD)
             return
-        self.app.say(f"screen saved: {svg} and {txt.name}")
+        self.app.say(f"saved {svg} and {'.txt' if txt.stem == svg.stem else txt.name}")

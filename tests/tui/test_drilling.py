@@ -62,6 +62,17 @@ def test_enter_goes_down_to_the_place_in_the_artifact_and_esc_comes_back(desktop
     run(body())
 
 
+def test_the_filter_of_a_level_stays_with_it(desktop: Opener) -> None:
+    async def body() -> None:
+        async with desktop((120, 36)) as d:
+            await d.investigate()
+            await d.press("v", "slash", *"orient", "enter", "enter")
+            assert d.app.sheet.query_one("#list").needle == ""
+            assert len(listed(d)) > 3, "below it everything is listed again"
+
+    run(body())
+
+
 def test_an_artifact_is_opened_at_the_op(desktop: Opener) -> None:
     async def body() -> None:
         async with desktop((80, 24)) as d:

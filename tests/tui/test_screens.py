@@ -130,7 +130,8 @@ def test_the_screen_is_saved_as_svg_and_as_text(desktop: Opener, tmp_path: Path)
             svg, txt = next(tmp_path.glob("sparsetui-*.svg")), next(tmp_path.glob("sparsetui-*.txt"))
             assert svg.read_text().startswith("<svg")
             assert txt.read_text() == before
-            assert svg.name in d.note or str(svg)[:20] in d.note
+            assert svg.stem == txt.stem
+            assert f"{svg} and .txt" in d.note
 
     run(body())
 

@@ -182,8 +182,13 @@ class EvidenceBrowser(CaseSheet):
             self._open_artifact(pick.of, pick.needle)
         else:
             self.trail.append(pick)
-            self.query_one("#list", Table).cursor = 0
-            self.redraw()
+            self._enter_level()
+
+    def _enter_level(self) -> None:
+        """Another list: from its top, and without the filter and the marks of the one before."""
+        table = self.query_one("#list", Table)
+        table.needle, table.cursor, table.marked = "", 0, set()
+        self.redraw()
 
     def go_back(self) -> None:
         table = self.query_one("#list", Table)
@@ -193,7 +198,7 @@ class EvidenceBrowser(CaseSheet):
             self._detail()
         elif self.trail:
             was = self.trail.pop()
-            self.redraw()
+            self._enter_level()
             table.go_to(_key(was))
             self._detail()
         else:

@@ -70,6 +70,7 @@ class Table(Block):
         self.needle = ""
         self.sorted_by: int | None = None
         self._measured: tuple[int, list[int]] | None = None
+        self._given = False  # before anybody has said what the rows are, it is not known that there are none
         self.tail = False  # as long as nobody moves in it, show the newest rows
         self.always_cursor = False  # show the cursor although another widget has the keys
 
@@ -77,7 +78,7 @@ class Table(Block):
 
     def set_rows(self, rows: Sequence[Row]) -> None:
         """Show ``rows``; the cursor stays on its row as long as that exists."""
-        key = self.key
+        key, self._given = self.key, True
         self.all_rows = list(rows)
         self.marked &= {r.key for r in rows}
         self._select(key)
@@ -191,6 +192,8 @@ class Table(Block):
             head = ink("  ", style=HEAD)
             titles = [self._title(i, widths[i]) for i in range(len(self.columns))]
             return head + ink(self._cells(titles, widths).plain, style=HEAD)
+        if not self.rows and not self._given:
+            return None
         if not self.rows:
             why = "no row holds “" + self.needle + "”" if self.needle and self.all_rows else self.empty
             wrapped = _wrap(why, max(10, self.content_size.width - 2))
