@@ -25,8 +25,8 @@ ADDRESS_HELP = "HOST:PORT of a Ray cluster, ray://HOST:PORT, auto, or local for 
 
 
 def fleet(
-    workload: Annotated[Path, typer.Argument(metavar="WORKLOAD.toml", help="the workload file")],
     address: Annotated[str, typer.Option("--address", metavar="RAY_ADDRESS", help=ADDRESS_HELP)],
+    workload: Annotated[Path | None, typer.Argument(metavar="WORKLOAD.toml", help="the workload file")] = None,
     hosts: Annotated[
         str | None, typer.Option("--hosts", metavar="N|a,b,c", help="how many nodes, or which; default: all with cores")
     ] = None,
@@ -43,6 +43,15 @@ def fleet(
         str | None,
         typer.Option("--session", metavar="ID", help="go on with this session: only hosts without an answer"),
     ] = None,
+    attach: Annotated[
+        str | None,
+        typer.Option(
+            "--attach", metavar="HOST:PID,…", help="instead of a workload: watch these processes from outside"
+        ),
+    ] = None,
+    seconds: Annotated[
+        float, typer.Option("--seconds", metavar="SECONDS", min=1, max=3600, help="how long --attach watches")
+    ] = 10.0,
 ) -> None:
     """Investigate the same pair on many hosts over Ray: is one host sick, or the release?
 
@@ -54,6 +63,14 @@ def fleet(
     check_store(sessions)
     check_target("--json", json)
     check_target("--memo", memo)
+    if attach is not None:
+        if workload is not None or hosts is not None or memo is not None:
+            fail("--attach watches processes that run already; it cannot go with a WORKLOAD.toml, --hosts or --memo")
+        _attach(attach, address, seconds, sessions, session, json)
+    if workload is None:
+        fail(
+            "fleet: a WORKLOAD.toml to investigate, or --attach HOST:PID,… to watch, is needed; see: sparsetui fleet --help"
+        )
     try:
         spec = load(workload)
     except WorkloadError as e:
@@ -174,6 +191,35 @@ def _headless(
         say(f"cannot answer: {u.question} ({u.why}); {u.settle}")
     say(f"session {state.id}; memo {path}")
     raise typer.Exit(headless.EXIT[result.verdict.status])
+
+
+def _attach(
+    text: str, address: str, seconds: float, sessions: Path | None, session: str | None, json: str | None
+) -> None:
+    """Watch processes of several hosts, say who waits for whom. Exit: 0 compared, 2 bad input, 3 fewer than two were seen."""
+    from sparsetui.evidence.records import to_json
+    from sparsetui.fleet.attaching import FleetWatch, parse
+    from sparsetui.fleet.investigation import FleetError
+    from sparsetui.session.errors import SessionError
+    from sparsetui.session.store import Store
+
+    try:
+        store, targets = Store(sessions), parse(text)
+        if session is not None:
+            store.find(session)
+        watch = FleetWatch(store, targets, address=address, seconds=seconds, session=session, say=say)
+        with headless.signals(watch):  # type: ignore[arg-type]
+            kept, body = watch.run()
+    except ValueError as e:
+        fail(f"--attach {text[:120]}: {e}")
+    except FleetError as e:
+        fail(e)
+    except SessionError as e:
+        fail(e.message)
+    headless.write(json, to_json({"schema": 1, "session": kept, **body}, indent=2))
+    print(clean(body["summary"]), file=sys.stderr if json == "-" else sys.stdout)
+    say(f"session {kept}")
+    raise typer.Exit(0 if "rows" in body else headless.EXIT["cannot_answer"])
 
 
 def _open_app(

@@ -84,7 +84,10 @@ class Campaign:
             wanted = self.choose()
             self.emit("chosen", hosts=[_public(n) for n in wanted])
             ready = self.look([n for n in wanted if n["host"] not in self.order["done"]])
-            self.measure(ready)
+            if "watch" in self.order["job"]:
+                self.watch(ready)
+            else:
+                self.measure(ready)
             self.emit("end")
         finally:
             self.ray.shutdown()
@@ -199,6 +202,26 @@ class Campaign:
         for ref in self.running:
             self.ray.cancel(ref, force=True)
 
+    def watch(self, ready: list[dict[str, Any]]) -> None:
+        """All processes at the same time, each from its own node; looking takes no cores."""
+        task, by_host, waiting = self.ray.remote(remote.watch), {n["host"]: n for n in ready}, {}
+        for job in self.order["job"]["watch"]:
+            n = by_host.get(job["host"])
+            if n is not None:
+                options = task.options(num_cpus=0, max_retries=0, scheduling_strategy=self.pinned(n))
+                waiting[options.remote(job, self.order["limit_s"])] = job
+        while waiting and not self.stop.is_set():
+            done, _ = self.ray.wait(list(waiting), timeout=_POLL_S)
+            for ref in done:
+                job = waiting.pop(ref)
+                answer = self.got(job["host"], ref, pid=job["pid"])
+                if answer is not None and "failed" in answer:
+                    self.emit("failed", host=job["host"], pid=job["pid"], kind=answer["failed"], why=answer["why"])
+                elif answer is not None:
+                    self.emit("report", host=job["host"], report=answer["report"])
+        for ref in waiting:
+            self.ray.cancel(ref, force=True)
+
     def submit(self, n: dict[str, Any], board: Any, bundle: Any) -> None:
         job = {**self.order["job"], "host": n["host"]}
         task = self.ray.remote(remote.investigate).options(
@@ -249,7 +272,7 @@ class Campaign:
         else:
             self.emit("report", host=host, report=answer["report"])
 
-    def got(self, host: str, ref: Any) -> dict[str, Any] | None:
+    def got(self, host: str, ref: Any, **about: Any) -> dict[str, Any] | None:
         """What a task answered, or ``None`` with the host told as lost or broken."""
         from ray import exceptions
 
@@ -266,7 +289,7 @@ class Campaign:
             kind, why = "broken", "Ray ended the task: the node ran out of memory"
         except exceptions.RayError as e:
             kind, why = "broken", one_line(e)
-        self.emit("failed", host=host, kind=kind, why=why)
+        self.emit("failed", host=host, kind=kind, why=why, **about)
         return None
 
 

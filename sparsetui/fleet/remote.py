@@ -89,8 +89,16 @@ def investigate(job: dict[str, Any], bundle: bytes | None, board: Any, patience_
             os.close(held)
 
 
-def _watch(job: dict[str, Any], board: Any, patience_s: float) -> dict[str, Any]:
-    child = subprocess.Popen([sys.executable, "-m", "sparsetui.fleet.host"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+def watch(job: dict[str, Any], patience_s: float) -> dict[str, Any]:
+    """Look at one process of this node from outside, in a process of its own; answers as :func:`investigate` does."""
+    try:
+        return _watch(job, None, patience_s, "sparsetui.fleet.watch")
+    except OSError as e:
+        return {"failed": "broken", "why": f"{type(e).__name__}: {e}"}
+
+
+def _watch(job: dict[str, Any], board: Any, patience_s: float, module: str = "sparsetui.fleet.host") -> dict[str, Any]:
+    child = subprocess.Popen([sys.executable, "-m", module], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                              stderr=subprocess.PIPE, env=environment(), start_new_session=True, text=True,
                              preexec_fn=_die_with_parent)  # fmt: skip
     tail: list[str] = []
@@ -107,17 +115,21 @@ def _watch(job: dict[str, Any], board: Any, patience_s: float) -> dict[str, Any]
         to, back = child.stdin, child.stdout
         assert to is not None
         assert back is not None
-        to.write(json.dumps(job))
-        to.close()
+        try:
+            to.write(json.dumps(job))
+            to.close()
+        except OSError:  # it died at once; how is told below
+            pass
         for line in back:
             try:
                 message = json.loads(line)
             except ValueError:
                 continue
-            if "progress" in message:
+            if "progress" in message and board is not None:
                 board.tell.remote(job["host"], message["progress"])
             report = message.get("report", report)
         code = child.wait()
+        reader.join(2.0)
     finally:
         late.cancel()
         last.cancel()

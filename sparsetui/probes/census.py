@@ -173,6 +173,8 @@ class CensusMode(Mode):  # type: ignore[no-untyped-call]
                 if big:
                     t, c = max(big, key=lambda tc: tc[0].numel())
                     row["weight"] = self._weight(t, c)
+                    if fam == "conv" and t.dim() > 2:
+                        row["weight"]["eligible"] = eligible(t, row["weight"]["zeros"], _unfolded(t))
         if fam in ("conversion", "densify", "build") and ins:
             row["source"] = dict(tensors.describe(ins[0]), nnz=_nnz(ins[0]))
         return row
@@ -191,12 +193,18 @@ class CensusMode(Mode):  # type: ignore[no-untyped-call]
                 "const": c is not None}  # fmt: skip
 
 
-def eligible(t: torch.Tensor, zeros: float) -> bool:
+def _unfolded(t: torch.Tensor) -> Tuple[int, int]:
+    """The matrix that a convolution's kernel is, as a product over unfolded patches sees it."""
+    return int(t.shape[0]), int(t.numel() // max(1, t.shape[0]))
+
+
+def eligible(t: torch.Tensor, zeros: float, matrix: Optional[Tuple[int, int]] = None) -> bool:
     """Whether an operand is sparse enough that a sparse form could ever pay: its CSR form with int32 indices takes fewer
-    bytes than the dense one (density below itemsize / (itemsize + 4)), or it is in a sparse layout already."""
+    bytes than the dense one (density below itemsize / (itemsize + 4)), or it is in a sparse layout already. ``matrix`` is
+    its shape as a matrix where that is not its last two dimensions."""
     if tensors.is_sparse(t):
         return True
-    if t.dim() < 2 or min(t.shape[-2:], default=0) < 2:
+    if t.dim() < 2 or min(matrix or t.shape[-2:], default=0) < 2:
         return False
     item = t.element_size()
     return zeros > 1.0 - item / (item + 4.0)

@@ -170,6 +170,11 @@ def rising(by: float, n: int = 48) -> list[float]:
 
 
 SMALL = op("add", "pointwise", operand(shape=(8,)), out=operand(shape=(8,)), calls=300, ns=900_000)
+# three hundred products of a few rows each, with hardly any and with many non-zeros
+SLICES = product(w=weight(shape=[8, 1024], bytes={"values": 1600, "indices": 1700, "dense": 32768}),
+                 out=operand(shape=(8, 8)), calls=300, ns=900_000)  # fmt: skip
+FULL_SLICES = product(w=weight(shape=[512, 1024], bytes={"values": 800_000, "indices": 800_000, "dense": 2_097_152}),
+                      out=operand(shape=(512, 8)), calls=300, ns=90_000_000)  # fmt: skip
 LARGE = op("add", "pointwise", operand(shape=(512, 512)), out=operand(shape=(512, 512)), calls=10, ns=900_000)
 SAME_ZEROS = {"failing": held(tensor("strided", 0.9)), "comparator": held(tensor("strided", 0.9))}
 OTHER_ZEROS = {"failing": held(tensor("strided", 0.9)), "comparator": held(tensor("strided", 0.5))}
@@ -455,6 +460,12 @@ SAMPLES = [
     ),
     Sample(
         "scheduling.host-bound",
+        lambda: seen(SLICES, profile={"failing": profile(best_ms=1.0)}),
+        lambda: seen(FULL_SLICES, profile={"failing": profile(best_ms=1.0)}),
+        "each slice has work enough for its call",
+    ),
+    Sample(
+        "scheduling.host-bound",
         lambda: seen(SMALL, profile={"failing": profile(best_ms=1.0)}),
         lambda: seen(SMALL, profile={"failing": profile(best_ms=50.0)}),
         "calls are few for so long a step",
@@ -558,6 +569,12 @@ SAMPLES = [
             outputs={"failing": outputs(repeats=False, repeat_error=1e-7), "comparator": outputs(repeats=False)}
         ),
         "the comparator does not repeat either",
+    ),
+    Sample(
+        "validation.nondeterminism",
+        lambda: Case(outputs={"failing": outputs(drawn_error=0.2), "comparator": outputs()}),
+        lambda: Case(outputs={"failing": outputs(drawn_error=0.2), "comparator": outputs(drawn_error=0.2)}),
+        "both draw their answers",
     ),
     Sample(
         "validation.cold-start",

@@ -103,6 +103,14 @@ def test_a_mask_computed_in_the_step_is_constant_work(replica):
     assert row["weight"]["eligible"]
 
 
+def test_a_pointwise_convolution_is_judged_by_the_matrix_that_it_is(replica):
+    conv = torch.nn.Conv2d(32, 16, 1, bias=False).eval()
+    with torch.no_grad():
+        conv.weight.mul_(torch.rand(16, 32, 1, 1) < 0.1)
+    (row,) = replica(conv, (torch.randn(2, 32, 5, 5),)).rows("convolution")
+    assert row["weight"]["eligible"]
+
+
 def test_work_on_activations_is_not_constant(replica):
     w = torch.randn(16, 16)
     r = replica(lambda x: (x * x.mean()) @ w + torch.rand(16), (torch.randn(4, 16),))

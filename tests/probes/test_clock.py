@@ -64,6 +64,13 @@ def test_the_same_nan_is_the_same_answer(replica: Any) -> None:
     assert not replica(lambda x: x + next(moving)).ask("outputs", count=1)["repeats"]
 
 
+def test_answers_that_follow_the_generator_are_told_from_those_that_do_not(replica: Any) -> None:
+    drawn = replica(lambda x: torch.nn.functional.dropout(x, 0.5, True)).ask("outputs", count=2)
+    assert drawn["repeats"]
+    assert drawn["drawn_error"] > 0.1
+    assert replica(lambda x: torch.nn.functional.dropout(x, 0.5, False)).ask("outputs", count=2)["drawn_error"] == 0.0
+
+
 def test_a_roof_is_not_made_of_page_faults(replica: Any) -> None:
     """The stream figure is a copy between vectors that are there: a copy into a fresh one may not reach it."""
     import resource

@@ -226,6 +226,14 @@ def _little(row: Payload, call_us: float) -> bool:
     if row["family"] == "view":
         return True
     sides = list(row.get("sides") or [])
+    at, weight = row.get("sparse_at"), row.get("weight") or {}
+    if at is not None and weight.get("bytes") and weight.get("shape"):
+        # only what is stored is multiplied, and no more of the dense side is touched than that reaches (four bytes a value,
+        # to the order)
+        wide = out_numel(row) / max(1, int(weight["shape"][at - 2]))
+        reached = float(weight["bytes"]["values"]) / 4.0 * wide
+        moved = float(weight["bytes"]["values"] + weight["bytes"]["indices"]) + 4.0 * (reached + out_numel(row))
+        return max(2.0 * reached, moved) <= _PER_US * call_us
     work = 2.0 * out_numel(row) * int(sides[0]["shape"][-1]) if len(sides) == 2 and sides[0].get("shape") else 0.0
     moved = 4.0 * sum(out_numel({"outputs": [o]}) for o in (*row["operands"], *row.get("outputs", ())))
     return max(work, moved) <= _PER_US * call_us

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparsetui.diagnosis.case import SPARSE_LAYOUTS, Case
+from sparsetui.diagnosis.case import SPARSE_LAYOUTS, Case, Payload
 from sparsetui.diagnosis.mechanism import Mechanism, Suspicion
 from sparsetui.evidence.records import Number, Place
 
@@ -93,10 +93,10 @@ def _non_finite(case: Case, variant: str) -> Suspicion | None:
 
 def _nondeterminism(case: Case, variant: str) -> Suspicion | None:
     mine, theirs = case.outputs.get("failing"), case.outputs.get("comparator")
-    if variant != "failing" or not mine or not theirs or mine.get("repeats", True) or not theirs.get("repeats", True):
+    if variant != "failing" or not mine or not theirs or not theirs.get("repeats", True) or _stateful(case):
         return None
-    if _stateful(case):
-        return None
+    if mine.get("repeats", True):
+        return _drawn(mine, theirs)
     return Suspicion(
         summary=f"the same input and seed give different bits (relative difference {mine['repeat_error']:.2g}); "
         "the comparator repeats to the bit",
@@ -106,6 +106,21 @@ def _nondeterminism(case: Case, variant: str) -> Suspicion | None:
         ),
         passes=(("outputs", "failing"), ("outputs", "comparator")),
         broken="the failing variant does not repeat itself",
+    )
+
+
+def _drawn(mine: Payload, theirs: Payload) -> Suspicion | None:
+    """Answers that follow the random generator, where the comparator's do not: dropout left on, say."""
+    error = float(mine.get("drawn_error", 0.0))
+    if error <= _BITS or float(theirs.get("drawn_error", 0.0)) > 0.0:
+        return None
+    return Suspicion(
+        summary="the same input gives another answer from another state of the random generator (relative difference "
+        f"{error:.2g}), as with dropout left on; the comparator draws nothing",
+        where=(Place(module="outputs"),),
+        figure=Number(value=error, unit="relative difference of repeats", n=2),
+        passes=(("outputs", "failing"), ("outputs", "comparator")),
+        broken="the failing variant draws its answers",
     )
 
 
