@@ -20,7 +20,7 @@ from sparsetui.workload.spec import load
 
 @pytest.fixture
 def workload(tmp_path: Path) -> Callable[..., Any]:
-    """A workload in a folder of its own; its failing variant runs under ``python``."""
+    """A workload in a folder of its own; it runs under ``python``."""
 
     def make(python: str | None = None) -> Any:
         folder = tmp_path / "pair"
@@ -29,7 +29,7 @@ def workload(tmp_path: Path) -> Callable[..., Any]:
         (folder / "weights" / "w.bin").write_bytes(bytes(range(256)))
         line = f'python = "{python}"\n' if python else ""
         (folder / "w.toml").write_text(
-            f'[failing]\nentry = "serving.py:build"\n{line}[comparator]\nentry = "serving.py:build"\n[inputs]\nshape = [2]\n'
+            f'[failing]\nentry = "serving.py:build"\n{line}[comparator]\nentry = "serving.py:build"\n{line}[inputs]\nshape = [2]\n'
         )
         return load(folder / "w.toml")
 
