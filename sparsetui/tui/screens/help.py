@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable
 
+from rich.text import Text
 from textual.widget import Widget
 
 from sparsetui.evidence.text import clean
-from sparsetui.tui.actions import ACTIONS, GROUPS, keys_of
+from sparsetui.tui.actions import ACTIONS, GROUPS, Action, keys_of
 from sparsetui.tui.look import DIM, HEAD, KEY, ink
 from sparsetui.tui.screens.base import Sheet
 from sparsetui.tui.widgets.bars import Panel
+
+ABOUT = (
+    "Enter does the next best step. Pressed again and again it goes through the whole investigation.",
+    "A key that cannot act now is dimmed; pressing it says why. Marks: ✓ done  ▲ fault  » running  · to do",
+)
+KEYS, LABEL = 16, 13  # cells of the two columns before what an action does
 
 
 class Help(Sheet):
@@ -22,23 +30,23 @@ class Help(Sheet):
 
     def show(self) -> None:
         below = next((s for s in reversed(self.app.screen_stack[:-1]) if isinstance(s, Sheet)), self)
-        lines = [
-            ink("Enter does the next best step. Pressed again and again it goes through the whole investigation."),
-            ink(
-                "A key that cannot act now is dimmed; pressing it says why. Marks: ✓ done  ▲ fault  » running  · to do"
-            ),
-        ]
+        panel = self.query_one("#help", Panel)
+        width = max(40, panel.content_size.width)
+        lines = [ink(x) for text in ABOUT for x in textwrap.wrap(text, width)]
         for group, title in GROUPS.items():
             lines += [ink(), ink(title, style=HEAD)]
             for action in (a for a in ACTIONS if a.group == group):
-                why = below.refusal(action)
-                line = ink(f"  {keys_of(action):<14}", style=KEY if why is None else DIM)
-                line.append(f" {action.label:<12} ", style="" if why is None else DIM)
-                line.append(action.tells, style="" if why is None else DIM)
-                if why:
-                    line.append(f"  (not now: {clean(why)})", style=DIM)
-                lines.append(line)
-        self.query_one("#help", Panel).set_lines(lines)
+                lines += self._lines(action, below.refusal(action), width)
+        panel.set_lines(lines)
+
+    @staticmethod
+    def _lines(action: Action, why: str | None, width: int) -> list[Text]:
+        """Keys, label, and what it does; what does not fit goes on below it."""
+        style = "" if why is None else DIM
+        said = textwrap.wrap(action.tells + (f" (not now: {clean(why)})" if why else ""), width - KEYS - LABEL)
+        first = ink(f"  {keys_of(action):<{KEYS - 3}} ", style=KEY if why is None else DIM)
+        first.append(f"{action.label:<{LABEL}}{said[0]}", style=style)
+        return [first, *(ink(" " * (KEYS + LABEL) + x, style=style) for x in said[1:])]
 
     def do_help(self) -> None:
         self.app.back()
