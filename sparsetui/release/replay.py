@@ -273,10 +273,10 @@ def section(run: ReplayRun, log: RequestLog, speed: float) -> dict[str, Any]:
 
 
 def relative_limits(comparator: dict[str, Any], floor: Number) -> dict[str, float]:
-    """Limits where no SLA sets any, in ms: the comparator's, with the margin at which a rollback criterion fires."""
+    """Limits where no SLA sets any, in ms: the comparator's, with the margin of the rollback criteria. Of its estimates, not of
+    their upper bounds: those grow with the noise, and a limit that does holds nothing."""
     found = {q: comparator[q] for q in ("p50", "p95", "p99")}
-    return {q: (n.ci[1] if n.ci else n.value) * (1 + queueing.margin(floor))
-            for q, n in found.items() if n.value is not None}  # fmt: skip
+    return {q: n.value * (1 + queueing.margin(floor)) for q, n in found.items() if n.value is not None}
 
 
 def _above(limits: dict[str, float], cost: Number) -> dict[str, float]:
