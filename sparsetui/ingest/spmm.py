@@ -28,7 +28,7 @@ def measure_spmm(
     values: npt.NDArray[np.float64] | None = None,
     *,
     width: int = 64,
-    seconds: float = MEASURE_S,
+    seconds: float | None = None,
     python: str = sys.executable,
     on_command: OnCommand | None = None,
 ) -> dict[str, Any]:
@@ -37,6 +37,7 @@ def measure_spmm(
     Runs in a process of its own, the formats interleaved. Where torch is absent or the process dies:
     ``{"unavailable": reason}``. A pattern without values gets standard normal ones.
     """
+    seconds = MEASURE_S if seconds is None else seconds
     if rows * cols > 1 << 27:
         return {"unavailable": f"{rows}×{cols} as dense would take {rows * cols * 4 >> 20} MiB; not measured"}
     order = np.lexsort((col, row))
