@@ -157,7 +157,7 @@ def report(host: str, run: Investigation, result: Result, seconds: float) -> Hos
         return HostReport(host, "refused", clean(dead[0].message, _TEXT), tool=TOOL, seconds=seconds)
     compared = lab.comparison
     rounds = [r for r in map(reduce_round, lab.clock.rounds) if r is not None]
-    level = _level(lab)
+    level, pace = _level(lab, [r.comparator for r in rounds]), _pace(lab)
     locks = {
         v: dict(lab.payloads[("lock", v)]["tags"]) for v in ("failing", "comparator") if ("lock", v) in lab.payloads
     }
@@ -173,27 +173,37 @@ def report(host: str, run: Investigation, result: Result, seconds: float) -> Hos
     return HostReport(
         host=host, verdict=result.verdict, findings=result.findings, ruled_out=tuple(f.mechanism for f in result.ruled_out),
         unanswered=result.cannot_answer, rounds=tuple((r.failing, r.comparator, r.log_ratio) for r in rounds),
-        level=level[0], level_se=level[1], lock=locks, conditions=conditions(lab),
+        level=level[0], level_se=level[1], pace=pace[0], pace_se=pace[1], lock=locks, conditions=conditions(lab),
         evidence=state.evidence, metrics=result.metrics, workload=run.workload.sha256, tool=TOOL, seconds=seconds, **timed,
     )  # fmt: skip
 
 
-def _level(lab: Lab) -> tuple[float | None, float | None]:
-    """The host's own pace: log ms of the comparator's *mean* step, and its standard error.
+def _level(lab: Lab, logs: Sequence[float]) -> tuple[float | None, float | None]:
+    """Log ms of the comparator's typical step, and its standard error.
 
-    Not the median: a quota or a neighbour stops a process for whole time slices, in which a few steps take all of the loss
-    and the median none. A host that is too slow for one round within its budget is the one that must not go unnamed: its
-    warm-up stands in, with the uncertainty that a warm-up has.
+    A host that is too slow for one round within its budget is the one that must not go unnamed: its warm-up stands in, with
+    the uncertainty that a warm-up has.
+    """
+    if logs:
+        found = robust_location(logs, prior_sd=PROCESS_SD, prior_df=PRIOR_DF)
+        return found.value, found.se
+    warm = lab.payloads.get(("settle", "comparator"), {}).get("step_ms")
+    return (math.log(warm), WARM_UP_SE) if warm and warm > 0 else (None, None)
+
+
+def _pace(lab: Lab) -> tuple[float | None, float | None]:
+    """Log ms of the comparator's *mean* step, and its standard error.
+
+    A quota or a neighbour stops a process for whole time slices: a few steps take all of the loss, and the median none.
     """
     means = [[math.log(float(np.mean(b.times_ms))) for b in r.comparator if len(b.times_ms)] for r in lab.clock.rounds]
     logs = [float(np.mean(m)) for m in means if m]
-    if logs:
-        found = robust_location(logs, prior_sd=PROCESS_SD, prior_df=PRIOR_DF)
-        blocks = [x for m in means for x in m]
-        scatter = float(np.std(blocks, ddof=1)) / math.sqrt(len(blocks)) if len(blocks) > 1 else 0.0
-        return float(np.mean(logs)) if len(logs) < 3 else found.value, max(found.se, scatter)
-    warm = lab.payloads.get(("settle", "comparator"), {}).get("step_ms")
-    return (math.log(warm), WARM_UP_SE) if warm and warm > 0 else (None, None)
+    if not logs:
+        return None, None
+    found = robust_location(logs, prior_sd=PROCESS_SD, prior_df=PRIOR_DF)
+    blocks = [x for m in means for x in m]
+    scatter = float(np.std(blocks, ddof=1)) / math.sqrt(len(blocks)) if len(blocks) > 1 else 0.0
+    return found.value, max(found.se, scatter)
 
 
 def conditions(lab: Lab) -> dict[str, float]:

@@ -26,9 +26,9 @@ class HostReport(msgspec.Struct, frozen=True):
     """What one host saw of the pair. A host that measured nothing has only ``host``, ``state`` and ``why``.
 
     ``rounds`` holds natural logs of ms, one (failing, comparator, log-ratio) a pair of processes; ``log_ratio``, ``se``
-    and ``df`` are the host's own estimate of failing over comparator from them, ``level`` and ``level_se`` that of its
-    comparator's mean step (log ms), which is the host's own pace. ``conditions`` are medians over the clock's blocks.
-    ``node`` tells where it ran and where its code came from.
+    and ``df`` are the host's own estimate of failing over comparator from them; ``level`` and ``level_se`` that of its
+    comparator's typical step (log ms), ``pace`` and ``pace_se`` of its mean step: the host's own speed. ``conditions``
+    are medians over the clock's blocks. ``node`` tells where it ran and where its code came from.
     """
 
     host: str
@@ -48,6 +48,8 @@ class HostReport(msgspec.Struct, frozen=True):
     df: float = 0.0
     level: float | None = None
     level_se: float | None = None
+    pace: float | None = None
+    pace_se: float | None = None
     rounds: tuple[tuple[float, float, float], ...] = ()
     lock: dict[str, dict[str, str]] = {}  # variant -> tag -> text
     conditions: dict[str, float] = {}
@@ -85,7 +87,7 @@ def lock_id(lock: dict[str, dict[str, str]]) -> str:
 
 class Outlier(msgspec.Struct, frozen=True):
     """A host that stands apart. ``factor`` is its figure over that of the others; ``seen_in`` says which figure:
-    ``step time`` of the comparator, ``ratio`` of the pair, or ``finding``.
+    ``step`` or ``mean step`` of the comparator, ``ratio`` of the pair, or ``finding``.
     """
 
     host: str

@@ -4,7 +4,7 @@ Rules, in this order:
 
 1. Hosts are grouped by lock. Figures are pooled inside the largest group only, the *reference*; hosts of other locks keep
    their own figures and enter by what they found.
-2. A host *stands apart* where its comparator's mean step (the host's own pace, whatever the release does) or its
+2. A host *stands apart* where its comparator's step, typical or mean (the host's own speed, whatever the release does), or its
    failing/comparator ratio is off the prediction from the others, see :func:`sparsetui.fleet.pooling.apart`, by at least a
    fifth or a tenth. A host of another lock on the same hardware is held against the reference too: that names the host, and
    its lock is the reason; nothing of it is pooled. A host also stands apart where it alone (with fewer than half) shows a
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -74,8 +74,23 @@ def _timed(r: HostReport) -> bool:
     return r.log_ratio is not None and r.se is not None and math.isfinite(r.log_ratio) and math.isfinite(r.se)
 
 
-def _levelled(r: HostReport) -> bool:
-    return r.level is not None and r.level_se is not None and math.isfinite(r.level) and math.isfinite(r.level_se)
+Figure = Callable[[HostReport], "tuple[float, float] | None"]
+
+
+def _step(r: HostReport) -> tuple[float, float] | None:
+    """The comparator's typical step in logs, with its standard error."""
+    return _finite(r.level, r.level_se)
+
+
+def _mean(r: HostReport) -> tuple[float, float] | None:
+    """Its mean step: what a quota or a neighbour takes in whole time slices shows here only."""
+    return _finite(r.pace, r.pace_se)
+
+
+def _finite(value: float | None, error: float | None) -> tuple[float, float] | None:
+    if value is None or error is None or not (math.isfinite(value) and math.isfinite(error)):
+        return None
+    return value, error
 
 
 def _pooled(hosts: Sequence[HostReport]) -> Pool | None:
@@ -88,35 +103,46 @@ def _pooled(hosts: Sequence[HostReport]) -> Pool | None:
 
 def _outliers(done: Sequence[HostReport], reference: Sequence[HostReport]) -> list[Outlier]:
     found: dict[str, Outlier] = {}
-    for o in (*_by_level(done, reference), *_by_ratio(reference), *_by_finding(done)):
+    for o in (
+        *_by_level(done, reference, _step, "step"),
+        *_by_level(done, reference, _mean, "mean step"),
+        *_by_ratio(reference),
+        *_by_finding(done),
+    ):
         found.setdefault(o.host, o)  # the first reason is the nearest to the host itself
     return list(found.values())
 
 
-def _by_level(done: Sequence[HostReport], reference: Sequence[HostReport]) -> list[Outlier]:
-    base = [r for r in reference if _levelled(r)]
-    out = [_levelled_outlier(base[i], d, e, [b for b in base if b is not base[i]]) for i, d, e in _apart_levels(base)]
+def _by_level(done: Sequence[HostReport], reference: Sequence[HostReport], figure: Figure, name: str) -> list[Outlier]:
+    base = [r for r in reference if figure(r) is not None]
+    out = [
+        _levelled_outlier(base[i], d, e, [b for b in base if b is not base[i]], name)
+        for i, d, e in _apart_by(base, figure)
+    ]
     odd = {o.host for o in out}
     rest = [r for r in base if r.host not in odd]
     if len(rest) >= 2:
         members = {r.host for r in reference}
         for r in done:
-            if r.host in members or not _levelled(r) or not same_hardware(r, rest[0]):
+            if r.host in members or figure(r) is None or not same_hardware(r, rest[0]):
                 continue
-            hits = [(d, e) for i, d, e in _apart_levels([*rest, r]) if i == len(rest)]
-            out += [_levelled_outlier(r, d, e, rest) for d, e in hits]
+            hits = [(d, e) for i, d, e in _apart_by([*rest, r], figure) if i == len(rest)]
+            out += [_levelled_outlier(r, d, e, rest, name) for d, e in hits]
     return out
 
 
-def _apart_levels(hosts: Sequence[HostReport]) -> list[tuple[int, float, float]]:
-    return apart([r.level or 0.0 for r in hosts], [r.level_se or 0.0 for r in hosts], LEVEL_MATTERS)
+def _apart_by(hosts: Sequence[HostReport], figure: Figure) -> list[tuple[int, float, float]]:
+    found = [figure(r) or (0.0, 0.0) for r in hosts]
+    return apart([v for v, _ in found], [e for _, e in found], LEVEL_MATTERS)
 
 
-def _levelled_outlier(r: HostReport, deviation: float, error: float, others: Sequence[HostReport]) -> Outlier:
+def _levelled_outlier(
+    r: HostReport, deviation: float, error: float, others: Sequence[HostReport], name: str
+) -> Outlier:
     factor = _factor(deviation, error, len(others))
     pace = "slower" if deviation > 0 else "faster"
-    said = f"the comparator's mean step takes {math.exp(deviation):.2f}× what it takes elsewhere"
-    return _outlier(r, "step time", factor, f"the host itself is {pace}: {said}", others)
+    said = f"the comparator's {name} takes {math.exp(deviation):.2f}× what it takes elsewhere"
+    return _outlier(r, name, factor, f"the host itself is {pace}: {said}", others)
 
 
 def _by_ratio(reference: Sequence[HostReport]) -> list[Outlier]:

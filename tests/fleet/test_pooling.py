@@ -116,6 +116,12 @@ def test_a_host_that_is_a_little_off_is_let_be() -> None:
     assert apart([0.0, 0.001, -0.001, 0.0005, 0.15], [0.001] * 5, math.log(1.2)) == []
 
 
+def test_what_does_not_matter_is_not_named_however_sure_it_is() -> None:
+    y, se = [*[0.0] * 20, 0.7], [0.01] * 21
+    assert [i for i, _, _ in apart(y, se, 0.5)] == [20]
+    assert apart(y, se, 0.8) == []
+
+
 def test_a_healthy_fleet_has_no_odd_one() -> None:
     rng = np.random.default_rng(2)
     named = 0

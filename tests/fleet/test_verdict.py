@@ -32,12 +32,22 @@ def test_a_host_that_runs_slower_whatever_the_release_is_named() -> None:
     assert v.status == "host"
     (odd,) = v.outliers
     assert odd.host == "c"
-    assert odd.seen_in == "step time"
+    assert odd.seen_in == "step"
     assert odd.factor.value == pytest.approx(3.0, rel=0.05)
     assert any("neighbours" in c for c in odd.conditions)
     assert any("taken off the CPU" in c for c in odd.conditions)
     assert odd.lock == ()
     assert "It is the host: c" in v.summary
+
+
+def test_a_quota_that_only_the_mean_shows_is_seen() -> None:
+    """Whole time slices are taken: nearly all steps are as fast as elsewhere."""
+    paces = {"a": 0.70, "b": 0.71, "c": 2.1}
+    v = decide([report(h, pace=p, pace_se=0.05) for h, p in paces.items()])
+    assert v.status == "host"
+    (odd,) = v.outliers
+    assert (odd.host, odd.seen_in) == ("c", "mean step")
+    assert "mean step takes 4." in odd.why
 
 
 def test_what_differs_in_its_lock_is_told_and_it_is_not_pooled() -> None:
