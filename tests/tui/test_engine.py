@@ -107,6 +107,8 @@ def test_a_stage_runs_there_is_followed_here_and_leaves_no_process(tmp_path: Pat
     runner.close()
     wait(lambda: gone(there), 10)
     assert not store.open(state.id).writing, "the session was given back"
+    with pytest.raises(EngineError, match="has been ended"):
+        runner.run_stage("ingress")
 
 
 def test_cancel_reaches_a_run_and_the_engine_goes_on(tmp_path: Path, made: list[FarRunner]) -> None:

@@ -104,6 +104,8 @@ class FarRunner(Runner):
 
     def _death(self) -> str:
         """How the process ended, with the last line that it wrote."""
+        if self._words.closed:
+            return "the process that ran the investigation has been ended"
         try:
             code: int | None = self.process.wait(2.0)
         except subprocess.TimeoutExpired:
