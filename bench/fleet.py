@@ -70,7 +70,7 @@ def drawn(report: Any, n: int) -> list[Any]:
     rng = np.random.default_rng(0)
     out = []
     for i in range(n):
-        shift, pace = 0.04 * rng.standard_normal(2)
+        shift, pace = (0.04 * rng.standard_normal(2)).tolist()
         sick = math.log(3.0) if i % 100 == 7 else 0.0
         out.append(msgspec.structs.replace(
             report, host=f"h{i:05d}", log_ratio=(report.log_ratio or 0.0) + shift, level=(report.level or 0.0) + pace + sick,

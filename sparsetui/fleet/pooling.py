@@ -156,7 +156,7 @@ def apart(y: Sequence[float], se: Sequence[float], least: float) -> list[tuple[i
     if keep.sum() < 2:
         return []
     out = []
-    for i in np.flatnonzero(np.abs(values - centre) > least / 2):
+    for i in np.flatnonzero(np.abs(values - centre) > 0.8 * least):
         rest = keep.copy()
         rest[i] = False
         if rest.sum() < 2:
