@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import tarfile
 from collections.abc import Callable
@@ -163,3 +164,10 @@ def test_rays_own_thread_setting_does_not_reach_the_pair(monkeypatch: pytest.Mon
     own = Path(f"/proc/{os.getppid()}/environ").read_bytes()
     kept = "OMP_NUM_THREADS" in remote.environment()
     assert kept == (b"OMP_NUM_THREADS=" in own)
+
+
+def test_nothing_but_the_child_loads_ray() -> None:
+    faces = "sparsetui.cli.fleet, sparsetui.fleet.investigation, sparsetui.fleet.attaching, sparsetui.tui.screens.fleet, sparsetui.fleet.host"
+    code = f"import {faces}, sys; print('ray' in sys.modules, 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["False", "False"], done.stderr
