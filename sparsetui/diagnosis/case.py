@@ -6,6 +6,7 @@ their keys.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -131,22 +132,28 @@ class Case:
 
         A weight that is masked on the fly counts with the zeros of its masked form, which the census saw.
         """
-        derived: dict[str, float] = {}
+        formed: dict[str, Payload] = {}  # by name, the form with the most zeros that a product takes
         used: set[str] = set()
         for r in self.products(variant):
             w = r["weight"]
             if w["name"]:
                 used.add(w["name"])
-                derived[w["name"]] = max(derived.get(w["name"], 0.0), float(w["zeros"]))
+                if w["name"] not in formed or w["zeros"] > formed[w["name"]]["zeros"]:
+                    formed[w["name"]] = w
         for c in self.census.get(variant, {}).get(
             "constants", ()
         ):  # weights that the step itself trains are weights too
             if used and c.get("mutated") and len(c["shape"]) >= 2:
                 used.add(str(c["name"]))
         for t in self.tensors(variant):
+            name = str(t["name"])
+            w = formed.get(name)
+            if w is not None and w["derived"] and math.prod(w["shape"]) != int(t.get("numel", 0)):
+                # packed: what it is unpacked to is the weight
+                yield name, float(w["zeros"]), {**w, "numel": math.prod(w["shape"])}
+                continue
             if len(t.get("shape", ())) < 2 or "zeros" not in t or t.get("dtype") == "bool":
                 continue
-            name = str(t["name"])
             if used and name not in used:
                 continue
-            yield name, max(float(t["zeros"]), derived.get(name, 0.0)), t
+            yield name, max(float(t["zeros"]), float(w["zeros"]) if w is not None else 0.0), t

@@ -147,7 +147,8 @@ class CensusMode(Mode):  # type: ignore[no-untyped-call]
         row: Dict[str, Any] = {
             "op": name, "family": fam, "module": k[1], "place": k[2], "backward": k[3], "calls": 0, "ns": 0, "max_ns": 0,
             "operands": [dict(tensors.describe(t), const=c is not None, name=c.name if c else "",
-                              derived=c.derived if c else "") for t, c in zip(ins[:4], consts)],
+                              derived=c.derived if c else "", blank=bool(c and c.blank), source=c.source if c else None)
+                         for t, c in zip(ins[:4], consts)],
             "outputs": [tensors.describe(t) for t in outs[:2]],
             "out_bytes": sum(_bytes(t) for t in outs),
             "constant": origin is not None, "origin": origin.name if origin else "",

@@ -22,10 +22,17 @@ _REPEATABLE = {"copy_", "mul_", "masked_fill_", "fill_", "zero_", "set_", "clamp
 class Constant:
     """What the census knows of one constant operand."""
 
-    __slots__ = ("derived", "name", "tensor", "version", "zeros")
+    __slots__ = ("blank", "derived", "name", "source", "tensor", "version", "zeros")
 
-    def __init__(self, name: str, tensor: torch.Tensor, derived: str) -> None:
+    def __init__(
+        self, name: str, tensor: torch.Tensor, derived: str, blank: bool = False, source: Optional[int] = None
+    ) -> None:
         self.name, self.tensor, self.derived = name, tensor, derived
+        if source is None:
+            part = tensors.bytes_by_part(tensor)
+            source = part["values"] + part["indices"]
+        self.source = source  # bytes that it came out of
+        self.blank = blank  # made of numbers in this step (zeros, full): it says nothing of what it will hold
         self.zeros: Dict[Any, float] = {}  # by view: slices of one storage have zero fractions of their own
         self.version = tensors.version(tensor)
 
@@ -106,15 +113,15 @@ class Tracker:
         all_const = bool(ins) and all(c is not None for c in consts) and not random
         origin: Optional[Constant] = None
         if all_const:
-            origin = max((c for c in consts if c is not None), key=lambda c: c.tensor.numel())
+            origin = _origin([c for c in consts if c is not None], written)
         self._wrote(name, written, len(ins), all_const)
         in_keys = {k for t in ins for k in identity.storages(t)}
         for t in outs:
             made: Optional[Constant] = None
             if origin is not None:
-                made = Constant(origin.name, t, (origin.derived + ">" if origin.derived else "") + name)
+                made = _out_of(origin, t, name)
             elif not ins and not random:
-                made = Constant("", t, name)  # a factory: constant until something is written into it
+                made = Constant("", t, name, blank=True)  # a factory: constant until something is written into it
             for k, storage in _storages(t):
                 if k in in_keys:
                     continue  # a view: it shares its base's standing
@@ -123,7 +130,16 @@ class Tracker:
                     self.derived[k] = made
                 else:
                     self.derived.pop(k, None)
+        if origin is not None:
+            self._filled(name, written, origin)
         return origin
+
+    def _filled(self, name: str, written: List[torch.Tensor], origin: Constant) -> None:
+        """A buffer that this step made and now fills from constants comes out of those (unpacking into zeros)."""
+        for t in written:
+            for k in identity.storages(t):
+                if k in self.fresh and k in self.derived and origin is not self.derived[k]:
+                    self.derived[k] = _out_of(origin, t, name)
 
     def _wrote(self, name: str, written: List[torch.Tensor], operands: int, all_const: bool) -> None:
         s = name.rsplit("::", 1)[-1]
@@ -138,6 +154,18 @@ class Tracker:
                 if not all_const:
                     self.derived.pop(k, None)
                     self.fresh[k] = storage
+
+
+def _out_of(origin: Constant, t: torch.Tensor, name: str) -> Constant:
+    return Constant(origin.name, t, (origin.derived + ">" if origin.derived else "") + name, source=origin.source)
+
+
+def _origin(consts: List[Constant], written: List[torch.Tensor]) -> Constant:
+    """The constant that a result is a form of: the largest, but no blank buffer, and of what is written into one the values."""
+    told = [c for c in consts if not c.blank] or consts
+    if written and written[0].is_floating_point():
+        told = [c for c in told if c.tensor.is_floating_point()] or told
+    return max(told, key=lambda c: c.tensor.numel())
 
 
 def _weak(storage: Any) -> Any:

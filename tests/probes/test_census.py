@@ -111,6 +111,27 @@ def test_a_pointwise_convolution_is_judged_by_the_matrix_that_it_is(replica):
     assert row["weight"]["eligible"]
 
 
+def test_a_weight_unpacked_into_a_blank_buffer_comes_out_of_its_values(replica):
+    w = torch.randn(16, 16) * (torch.rand(16, 16) < 0.2)
+    bits, values = w != 0, w[w != 0]
+
+    def step(x):
+        made = torch.zeros(16, 16)
+        made[bits] = values
+        return x @ made
+
+    got = replica(step, (torch.randn(4, 16),))
+    (row,) = got.rows("index_put_")
+    assert row["constant"]
+    assert row["origin"] == "values"
+    blank = [o["blank"] for o in row["operands"]]
+    assert blank[0]
+    assert not any(blank[1:])
+    (row,) = got.rows("mm")
+    assert (row["weight"]["name"], row["weight"]["derived"]) == ("values", "aten::index_put_")
+    assert row["weight"]["zeros"] == float((w == 0).float().mean())
+
+
 def test_work_on_activations_is_not_constant(replica):
     w = torch.randn(16, 16)
     r = replica(lambda x: (x * x.mean()) @ w + torch.rand(16), (torch.randn(4, 16),))

@@ -41,6 +41,17 @@ def batched(w):
 
 
 # id -> the code that holds its mechanism, from a weight; each in the forms that people write
+def unpacked_into_zeros(w):
+    bits, values = w != 0, w[w != 0]
+
+    def step(x):
+        made = torch.zeros(16, 16, dtype=w.dtype)
+        made[bits] = values
+        return x @ made.mul_(1.5)
+
+    return step
+
+
 PRESENT = {
     "balance-rows": [
         lambda w: (lambda s: lambda x: s @ x.t())(w.to_sparse_csr()),
@@ -76,6 +87,7 @@ PRESENT = {
         lambda w: lambda x: x @ torch.where(w.abs() > 1, w, 0.0),
         lambda w: lambda x: x @ (w.double() * 2).to(w.dtype),
         lambda w: (lambda m: lambda x: x @ torch.where(m, w, 0.0))(w != 0),
+        unpacked_into_zeros,
         lambda w: (lambda m: lambda x: x @ w.mul_(m))((w != 0).to(w.dtype)),
         lambda w: (lambda m: lambda x: x @ w.masked_fill_(m, 0.0))(w == 0),
         lambda w: (lambda held: lambda x: x @ held.copy_(w * (w.abs() > 1)))(torch.zeros_like(w)),

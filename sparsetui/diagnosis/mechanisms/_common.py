@@ -92,8 +92,11 @@ def _continues(row: Payload, packed: set[str]) -> bool:
 
 
 def _expands(row: Payload) -> bool:
-    """Whether an op's result takes more bytes than any constant it was made of, and none of those is the weight itself."""
-    operands = row.get("operands", ())
+    """Whether an op's result takes more bytes than any constant it was made of, and none of those is the weight itself.
+
+    A buffer that the step made blank and that the op fills is no constant it was made of.
+    """
+    operands = [o for o in row.get("operands", ()) if not o.get("blank")]
     source = max((_bytes(o) for o in operands), default=0)
     return int(row.get("out_bytes", 0)) > source and not any(_stored_float(o, row) for o in operands)
 
@@ -104,4 +107,7 @@ _ITEM = {"float64": 8, "int64": 8, "complex64": 8, "float32": 4, "int32": 4, "fl
 
 
 def _bytes(operand: Payload) -> int:
+    """Bytes that an operand came out of: its own, or those of the constant it was made from."""
+    if operand.get("source") is not None:
+        return int(operand["source"])
     return _numel(operand["shape"]) * _ITEM.get(str(operand["dtype"]), 1)

@@ -109,6 +109,8 @@ class Folding:
         def handle(func: Any, args: Any, kwargs: Dict[str, Any], active: bool) -> Any:
             target, others = args[0], list(tensors.flatten((args[1:], kwargs), 3))
             k = tensors.key(target) if isinstance(target, torch.Tensor) and target.layout == torch.strided else None
+            if k is not None and k in self.sigs and k not in self.leaves:
+                return self.fill(func, args, kwargs, name, (k, fam, others), active)
             if k is None or k not in self.leaves or not self.wanted(fam, name, [target, *others]):
                 return NotImplemented
             sig = self.signature(func, args[1:], kwargs, others) if others else (func, _form(args[1:]))
@@ -130,6 +132,31 @@ class Folding:
             return self.learn(func, args, kwargs, name, k, what)
 
         return handle
+
+    def fill(self, func: Any, args: Any, kwargs: Dict[str, Any], name: str, of: Any, active: bool) -> Any:
+        """Constants written into a buffer that the step made: the filled buffer is kept, and copied in from then on."""
+        k, fam, others = of
+        target = args[0]
+        told = self.signature(func, args[1:], kwargs, others) if others else (func, _form(args[1:]))
+        if told is None:
+            return NotImplemented
+        sig = (told, self.sigs[k], _windows(target))
+        if k in self.results:
+            self.drop(self.results[k])  # it is about to hold something else
+        take = self.wanted(fam, name, [target, *others])
+        hit = self.kept.get(sig) if take else None
+        if hit is not None and hit.intact():
+            hit.step = self.steps
+            if active:
+                if self.owner is not None:
+                    self.owner.applied += 1
+                target.copy_(hit.out)
+                return self.note(target, sig)
+            return self.note(func(*args, **kwargs), sig)
+        out = func(*args, **kwargs)
+        if take and self.misses.get(name, 0) <= _MAX_MISSES:
+            self.keep(name, sig, target.detach().clone(), [target, *others])
+        return self.note(out, sig)
 
     def learn(self, func: Any, args: Any, kwargs: Dict[str, Any], name: str, k: int, what: Hashable) -> Any:
         """Run a write and see whether it changed anything."""
