@@ -7,7 +7,7 @@ their keys.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +30,7 @@ class Declared:
     speedup: float | None = None
     asked_speedup: float | None = None  # nobody claims it, but the question is why it is not there
     max_drift: float | None = None
+    p99_ms: float | None = None  # the latency objective that a single slow request breaks
 
     @property
     def wanted(self) -> float | None:
@@ -68,6 +69,7 @@ class Case:
     native: Mapping[str, TimeTable] = field(default_factory=dict)
     build: Mapping[str, Payload] = field(default_factory=dict)
     settle: Mapping[str, Payload] = field(default_factory=dict)
+    cold_ms: Mapping[str, Sequence[float]] = field(default_factory=dict)  # the very first call of each process, by variant
     growth: Mapping[str, Payload] = field(default_factory=dict)
     extra: Mapping[tuple[str, str], Payload] = field(default_factory=dict)  # (probe, variant) of further probes
     died: Mapping[str, str] = field(default_factory=dict)  # variant -> how its step failed, where it did

@@ -34,6 +34,7 @@ class Clock:
     rounds: list[Round] = field(default_factory=list)
     conditions: list[dict[str, Any]] = field(default_factory=list)
     planned: int | None = None
+    cold_ms: dict[str, list[float]] = field(default_factory=dict)  # the very first call of each process
     inputs: int = 1  # distinct inputs that the steps go through in order
 
     _compared: tuple[Any, Comparison] | None = None
@@ -184,7 +185,8 @@ def _one_round(lab: Lab, longer: int = 1) -> None:
         if number:
             lab.gear.warm(lab.first, lab.deadline())
             pair, _ = lab.gear.pair(lab.deadline())
-            settle(pair, min(1.0, lab.budget_s / 30), lab.deadline(), lab.cancel)
+            for v, warmed in settle(pair, min(1.0, lab.budget_s / 30), lab.deadline(), lab.cancel).items():
+                lab.clock.cold_ms.setdefault(v, []).append(float(warmed["cold_ms"]))
         steps = {v: longer * steps_for(lab.step_ms(v), lab.payloads[("build", v)]["inputs"]) for v in pair}
         taken, conditions = take_round(pair, number, steps, lab.deadline, lab.cancel, lab.journal)
         lab.clock.rounds.append(taken)
@@ -205,6 +207,7 @@ def _keep(lab: Lab) -> None:
         "rounds": lab.clock.rounds,
         "inputs": lab.clock.inputs,
         "conditions": lab.clock.conditions,
+        "cold_ms": lab.clock.cold_ms,
         "comparison": c,
     }
     lab.journal.evidence("execution", "clock", payload, summary=f"{c.rounds} rounds of process pairs: {c.reason}",

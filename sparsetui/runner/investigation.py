@@ -128,6 +128,7 @@ class Investigation(Runner):
             if e.probe == "clock":
                 self.lab.clock.rounds = msgspec.convert(payload["rounds"], list[Round])
                 self.lab.clock.inputs = int(payload.get("inputs", 1))
+                self.lab.clock.cold_ms = dict(payload.get("cold_ms", {}))
             elif e.probe == "native":
                 self.lab.natives[variant] = msgspec.convert(payload, TimeTable)
             elif e.probe == "drift":

@@ -344,14 +344,15 @@ class Lab:
 
     def declared(self) -> Declared:
         """What the release claims; where a playbook asks why it is no faster, the ideal of its zeros stands in for a claim."""
-        d, q = self.workload.declared, self.workload.quality
+        d, q, sla = self.workload.declared, self.workload.quality, self.workload.sla
         asked = None
         if self.asks_speedup and d.speedup is None and ("inventory", "failing") in self.payloads:
             zeros = nominal_sparsity(Case(inventory={"failing": self.payloads[("inventory", "failing")]}), "failing")[
                 "value"
             ]
             asked = min(20.0, 1.0 / (1.0 - zeros)) if zeros is not None and 0.05 < zeros < 1.0 else None
-        return Declared(d.sparsity, d.layout, d.pattern, d.targets, d.speedup, asked, q.max_drift if q else None)
+        return Declared(d.sparsity, d.layout, d.pattern, d.targets, d.speedup, asked, max_drift=q.max_drift if q else None,
+                        p99_ms=sla.p99_ms if sla else None)  # fmt: skip
 
     @property
     def comparison(self) -> Comparison | None:
@@ -401,7 +402,8 @@ class Lab:
             tails=self.tails,
             lock=self.lock() if all(("lock", v) in self.payloads for v in VARIANTS) else None,
             inventory=by("inventory"), census=by("census"), profile=by("profile"), native=self.natives,
-            build=by("build"), settle=by("settle"), growth=by("growth"), outputs=by("outputs"), quality=by("quality"),
+            build=by("build"), settle=by("settle"), cold_ms=self.clock.cold_ms, growth=by("growth"),
+            outputs=by("outputs"), quality=by("quality"),
             extra={**{k: p for k, p in self.payloads.items() if k[0] in wanted},
                    ("conditions", ""): {"blocks": self.clock.conditions}},
             died={v: f.message for v, f in self.faults.items()},

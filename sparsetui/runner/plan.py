@@ -18,7 +18,7 @@ _CLOCK_SHARE = 0.45  # of what is left after the passes, while there are suspect
 _NATIVE_FROM = 0.55  # of the budget that must still be left for the native pass to run before the clock
 _NATIVE_LEAST_S = 15.0  # with less than this, the three seconds that samplers take are better spent on rounds
 _TRIAL_S = 0.8  # the least that an intervention needs, before steps are slow
-_KEEP_FOR_TAILS = 0.4  # of the budget: once the question is answered, tails may take time down to this
+_KEEP_FOR_TAILS = 0.1  # of the budget: once the question is answered, tails may take time down to this
 _CLOSE_S = 0.5  # to fold, judge and write
 
 

@@ -597,6 +597,12 @@ SAMPLES = [
         "the claim holds warm as well",
     ),
     Sample(
+        "validation.cold-start",
+        lambda: timed(1.0, declared=Declared(p99_ms=100), cold_ms={"failing": [300, 280, 310], "comparator": [3, 4, 3]}),
+        lambda: timed(1.0, declared=Declared(p99_ms=100), cold_ms={"failing": [300, 90, 310], "comparator": [3, 4, 3]}),
+        "one of its first calls keeps the objective",
+    ),
+    Sample(
         "validation.tail-only",
         lambda: timed(1.0, slow_every=16),
         lambda: timed(1.5, slow_every=16),

@@ -137,7 +137,37 @@ def _stateful(case: Case) -> bool:
     return any(c.get("mutated") for c in case.census.get("failing", {}).get("constants", ()))
 
 
+_COLD_LEAST = 3  # processes whose first calls were timed
+
+
+def _served_cold(case: Case, variant: str) -> Suspicion | None:
+    """First calls that break the objective in every process, where the comparator's keep it and the steady state does too."""
+    limit, c = case.declared.p99_ms, case.comparison
+    mine, theirs = case.cold_ms.get("failing", ()), case.cold_ms.get("comparator", ())
+    if variant != "failing" or limit is None or c is None or min(len(mine), len(theirs)) < _COLD_LEAST:
+        return None
+    steady = c.failing_ms.value
+    if steady is None or not (max(steady, *theirs) <= limit < min(mine)):
+        return None
+    if min(mine) < 2 * max(theirs):
+        return None  # one and the same start, on either side of the objective
+    return Suspicion(
+        summary=f"the first call of a process takes {min(mine):.3g} ms and more, over the p99 objective of {limit:g} ms; "
+        f"later ones take {steady:.3g} ms, and the comparator's first {max(theirs):.3g} ms at most",
+        where=(Place(module="first call"),),
+        figure=Number(value=min(mine), n=len(mine), unit="ms, the quickest first call"),
+        passes=(("settle", "failing"), ("settle", "comparator"), ("clock", "")),
+        broken="the release is served cold",
+    )
+
+
 def _cold_start(case: Case, variant: str) -> Suspicion | None:
+    cold = _served_cold(case, variant)
+    return cold if cold is not None else _timed_cold(case, variant)
+
+
+def _timed_cold(case: Case, variant: str) -> Suspicion | None:
+    """A declared speed-up that only first calls show."""
     mine, theirs = case.settle.get("failing"), case.settle.get("comparator")
     speed, c = case.declared.speedup, case.comparison
     if variant != "failing" or not mine or not theirs or not speed or c is None or not c.ratio.value:
