@@ -25,8 +25,8 @@ ADDRESS_HELP = "HOST:PORT of a Ray cluster, ray://HOST:PORT, auto, or local for 
 
 
 def fleet(
-    address: Annotated[str, typer.Option("--address", metavar="RAY_ADDRESS", help=ADDRESS_HELP)],
     workload: Annotated[Path | None, typer.Argument(metavar="WORKLOAD.toml", help="the workload file")] = None,
+    address: Annotated[str | None, typer.Option("--address", metavar="RAY_ADDRESS", help=ADDRESS_HELP)] = None,
     hosts: Annotated[
         str | None, typer.Option("--hosts", metavar="N|a,b,c", help="how many nodes, or which; default: all with cores")
     ] = None,
@@ -63,25 +63,45 @@ def fleet(
     check_store(sessions)
     check_target("--json", json)
     check_target("--memo", memo)
+    wanted = parse_hosts(hosts)
     if attach is not None:
         if workload is not None or hosts is not None or memo is not None:
             fail("--attach watches processes that run already; it cannot go with a WORKLOAD.toml, --hosts or --memo")
         _attach(attach, address, seconds, sessions, session, json)
+    from sparsetui.cli.investigate import find_playbook
+
+    book = find_playbook(playbook)
+    _find_session(session, sessions)
     if workload is None:
         fail(
-            "fleet: a WORKLOAD.toml to investigate, or --attach HOST:PID,… to watch, is needed; see: sparsetui fleet --help"
+            "fleet: needs a WORKLOAD.toml to investigate, or --attach HOST:PID,… to watch; see: sparsetui fleet --help"
         )
     try:
         spec = load(workload)
     except WorkloadError as e:
         fail(e)
-    from sparsetui.cli.investigate import find_playbook
-
-    options: dict[str, Any] = {"address": address, "hosts": parse_hosts(hosts), "patience_s": patience}
-    book = find_playbook(playbook)
+    options: dict[str, Any] = {"address": _needed(address), "hosts": wanted, "patience_s": patience}
     if not (headless_ or json or memo):
         _open_app(spec, sessions, session, budget, book, options)
     _headless(spec, sessions, session, budget, book, options, json, memo)
+
+
+def _needed(address: str | None) -> str:
+    if address is None:
+        fail(f"--address is needed: {ADDRESS_HELP}")
+    return address
+
+
+def _find_session(session: str | None, sessions: Path | None) -> None:
+    """A session that is not there is told before anything else is done."""
+    from sparsetui.session.errors import SessionError
+    from sparsetui.session.store import Store
+
+    if session is not None:
+        try:
+            Store(sessions, readonly=True).find(session)
+        except SessionError as e:
+            fail(e.message)
 
 
 def parse_hosts(text: str | None) -> int | list[str] | None:
@@ -146,8 +166,6 @@ def _runner(
 
     try:
         store = Store(sessions)
-        if session is not None:
-            store.find(session)
         return FleetInvestigation(
             spec, store, budget_s=budget, playbook=book, listener=Narrator(), session=session, **options
         )
@@ -194,7 +212,7 @@ def _headless(
 
 
 def _attach(
-    text: str, address: str, seconds: float, sessions: Path | None, session: str | None, json: str | None
+    text: str, address: str | None, seconds: float, sessions: Path | None, session: str | None, json: str | None
 ) -> None:
     """Watch processes of several hosts, say who waits for whom. Exit: 0 compared, 2 bad input, 3 fewer than two were seen."""
     from sparsetui.evidence.records import to_json
@@ -205,9 +223,8 @@ def _attach(
 
     try:
         store, targets = Store(sessions), parse(text)
-        if session is not None:
-            store.find(session)
-        watch = FleetWatch(store, targets, address=address, seconds=seconds, session=session, say=say)
+        _find_session(session, sessions)
+        watch = FleetWatch(store, targets, address=_needed(address), seconds=seconds, session=session, say=say)
         with headless.signals(watch):  # type: ignore[arg-type]
             kept, body = watch.run()
     except ValueError as e:
