@@ -54,6 +54,7 @@ class Mechanism:
     needs: tuple[str, ...] = field(default=())  # extra probes (verbs) it wants before it can decide
     arguments: Callable[[Case], dict[str, Any]] | None = None  # what those probes are asked
     late: bool = False  # those probes can wait until latency and interventions are measured
+    yields: bool = False  # what it breaks matters for what it costs: a trial that shows how little that is outweighs it
     net: bool = False  # its intervention is tried on the comparator as well, suspect there or not
     wants: Callable[[Case], bool] | None = None  # whether those are worth their time in this case
 

@@ -32,6 +32,7 @@ from sparsetui.evidence.records import (
 LEAST_SHARE = 0.03  # an intervention that closes less of the gap than this is noted, not blamed
 _CLAIM_SLACK = 0.04  # a claimed speed-up may be missed by so much before it counts as missing, however rough the floor
 _FLOOR_CAP = 0.02  # a rough floor between processes does not hide what is plain inside one
+_MOST = 0.5
 _ONE_SIDED = "it is present in both variants, and what it costs in the comparator was not measured"
 _UNTRIED_SHARE = 0.10  # of the step: what an untried mechanism must hold before two passes may blame it
 
@@ -250,6 +251,8 @@ def _finding(case: Case, s: Suspect, state: str, why: str) -> Finding:
     material, reason = False, ""
     if seen.broken and not (s.shared and _same_claim(s)):
         material, reason = True, seen.broken
+        if m.yields and state == "open" and t is not None and t.valid and _minor(share):
+            material, reason = False, f"{seen.broken}, but the gap stays where that is put right: {_share_text(share)}"
     elif state == "none":
         reason = f"it costs nothing that matters here: {why}"
     elif state == "undecided":
@@ -303,6 +306,11 @@ def _open(share: Number) -> bool:
     if share.value is None:
         return share.reason == _ONE_SIDED
     return share.ci is not None and share.value >= LEAST_SHARE and share.ci[1] > LEAST_SHARE
+
+
+def _minor(share: Number) -> bool:
+    """The share was measured, and even the upper end of its interval leaves most of the gap to others."""
+    return share.value is not None and share.ci is not None and share.ci[1] < _MOST and share.ci[0] <= LEAST_SHARE
 
 
 def _same_claim(s: Suspect) -> bool:

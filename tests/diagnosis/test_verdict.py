@@ -195,6 +195,18 @@ def test_an_undeclared_difference_of_the_lock_comes_first() -> None:
     assert v.mechanism == "kernel.wrong-orientation"
 
 
+def test_a_difference_of_the_lock_that_costs_nothing_gives_way_to_what_costs() -> None:
+    lock = Lock(match=False, differs=(Difference("env.OMP_WAIT_POLICY", "PASSIVE", "unset", declared=False),))
+    trials = {("swap-sides", "failing"): (0.25, CHECK), ("relock", "failing"): (1.0, CHECK)}
+    j = judge(case(4.0, census=ORIENTED, lock=lock, trials=trials))
+    assert j.verdict.mechanism == "kernel.wrong-orientation"
+    out = {f.mechanism: f for f in j.findings}["ingress.lock-mismatch"]
+    assert not out.material
+    assert "the gap stays where that is put right" in out.reason
+    costly = judge(case(4.0, census=ORIENTED, lock=lock, trials={**trials, ("relock", "failing"): (0.4, CHECK)}))
+    assert costly.verdict.mechanism == "ingress.lock-mismatch"
+
+
 def test_a_real_gap_without_a_mechanism_is_not_guessed_at() -> None:
     j = judge(case(1.5))
     assert j.verdict.status == "cannot_answer"

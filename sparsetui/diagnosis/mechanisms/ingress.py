@@ -308,7 +308,7 @@ def _index_overhead(case: Case, variant: str) -> Suspicion | None:
 
 MECHANISMS = [
     Mechanism(
-        id="ingress.lock-mismatch", owner="PR", suspect=_lock_mismatch, intervention="relock",
+        id="ingress.lock-mismatch", owner="PR", yields=True, suspect=_lock_mismatch, intervention="relock",
         question="Did both variants run under the same tags, but for the declared change?",
         fix="run both variants under one lock, or declare the difference as the change",
         boundary="the launch environment of one variant; no code and no weights",
