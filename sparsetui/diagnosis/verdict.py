@@ -33,6 +33,7 @@ LEAST_SHARE = 0.03  # an intervention that closes less of the gap than this is n
 _CLAIM_SLACK = 0.04  # a claimed speed-up may be missed by so much before it counts as missing, however rough the floor
 _FLOOR_CAP = 0.02  # a rough floor between processes does not hide what is plain inside one
 _MOST = 0.5
+_NOT_SETTLED, _NO_GAP_YET = "not settled", "whether there is a gap at all is undecided"
 _ONE_SIDED = "it is present in both variants, and what it costs in the comparator was not measured"
 _UNTRIED_SHARE = 0.10  # of the step: what an untried mechanism must hold before two passes may blame it
 
@@ -146,6 +147,11 @@ def judge(case: Case) -> Judgement:
                                      "run again with a larger --budget, on a quieter host"))  # fmt: skip
     else:
         verdict = Verdict(status="no_fault", summary=f"No fault: {why}; no claim is broken.")
+    unanswered += [
+        Unanswered(f"{f.mechanism}: {f.question}", f.reason, "run again with a larger --budget, on a quieter host")
+        for f in findings
+        if not f.settled
+    ]
     return Judgement(verdict, tuple(findings), tuple(unanswered), budget)
 
 
@@ -256,12 +262,12 @@ def _finding(case: Case, s: Suspect, state: str, why: str) -> Finding:
     elif state == "none":
         reason = f"it costs nothing that matters here: {why}"
     elif state == "undecided":
-        reason = f"whether there is a gap at all is undecided: {why}"
+        reason = f"{_NO_GAP_YET}: {why}"
     elif t is not None and t.valid:
         material = _closes(case, s, LEAST_SHARE)
         reason = _share_text(share)
         if not material and (share.value is not None or share.reason == _ONE_SIDED):
-            reason = f"{'not settled' if _open(share) else 'it accounts for too little'}: {reason}"
+            reason = f"{_NOT_SETTLED if _open(share) else 'it accounts for too little'}: {reason}"
     elif t is not None and t.check and not t.check.get("equal", True):
         reason = "its intervention changed the outputs, so it proves nothing"
     elif m.net:
@@ -298,6 +304,7 @@ def _finding(case: Case, s: Suspect, state: str, why: str) -> Finding:
         rollback=m.rollback,
         closes=m.closes,
         reason=reason,
+        settled=not reason.startswith((_NOT_SETTLED, _NO_GAP_YET)),
     )
 
 
@@ -363,7 +370,7 @@ def _fault(first: Finding, later: Sequence[Finding]) -> Verdict:
     ):
         text += f"; {_share_text(first.share_of_regression)}"
     if later:
-        text += f". Also material: {', '.join(f.mechanism for f in later)}"
+        text += f". Also material: {', '.join(map(_with_share, later))}"
     return Verdict(
         status="fault",
         summary=text,
@@ -381,9 +388,15 @@ def _fault(first: Finding, later: Sequence[Finding]) -> Verdict:
     )
 
 
+def _with_share(f: Finding) -> str:
+    share = f.share_of_regression
+    closed = f" ({100 * share.value:.0f} % of the gap)" if share is not None and share.value is not None else ""
+    return f.mechanism + closed
+
+
 def _pending(findings: Sequence[Finding]) -> list[Finding]:
     """Findings whose share of the gap may yet turn out to matter."""
-    return [f for f in findings if f.reason.startswith("not settled")]
+    return [f for f in findings if f.reason.startswith(_NOT_SETTLED)]
 
 
 def _unexplained(case: Case, findings: Sequence[Finding], why: str) -> tuple[Verdict, Unanswered]:

@@ -80,6 +80,7 @@ class Finding(msgspec.Struct, frozen=True):
     rollback: str = ""
     closes: str = ""
     reason: str = ""  # why it is material, or why it was ruled out
+    settled: bool = True  # False where neither could be said: then it is neither material nor ruled out
 
 
 class Verdict(msgspec.Struct, frozen=True):

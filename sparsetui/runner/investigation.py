@@ -166,7 +166,7 @@ class Investigation(Runner):
         material = [f for f in judgement.findings if f.material]
         result = Result(
             session=self.writer.id, verdict=judgement.verdict, tool=TOOL, workload=self.workload.name,
-            findings=tuple(material), ruled_out=tuple(f for f in judgement.findings if not f.material),
+            findings=tuple(material), ruled_out=tuple(f for f in judgement.findings if not f.material and f.settled),
             cannot_answer=judgement.unanswered, metrics=numbers, lock=case.lock or Lock(match=False),
             gates=gates, evidence=state.evidence, budget=judgement.budget, ops=state.ops, native=self.lab.natives.get("failing"),
             playbook=state.playbook, spent={"total": self.journal.spent, **self.journal.by_phase},

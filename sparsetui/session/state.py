@@ -120,7 +120,7 @@ class SessionState(msgspec.Struct, frozen=True):
 
     @property
     def ruled_out(self) -> tuple[Finding, ...]:
-        return tuple(f for f in self.findings if not f.material)
+        return tuple(f for f in self.findings if not f.material and f.settled)
 
 
 def fold(events: Iterable[Event], id: str = "") -> SessionState:

@@ -74,6 +74,10 @@ def decompression(case: Case, variant: str) -> list[Payload]:
     starts = [r for r in work if _expands(r) and out_numel(r) >= least > 0 and str(r["origin"]) not in masks]
     packed = {str(r["origin"]) for r in starts}
     follow = [r for r in work if r not in starts and out_numel(r) >= least > 0 and _continues(r, packed)]
+    rest = [r for r in work if r not in starts and r not in follow and out_numel(r) >= least > 0]
+    # constants that are scattered or gathered into a weight on each step, however: no mask is applied, so it is unpacked
+    if any(r["family"] == "other" for r in rest) and not any(r["family"] == "pointwise" for r in rest):
+        return starts + follow + rest
     return starts + follow
 
 

@@ -255,7 +255,7 @@ def item_lines(item: Item, width: int) -> list[Text]:
 
 def finding_lines(f: Finding, width: int) -> list[Text]:
     """All of a finding: what it says, what it rests on, what to do, and how to undo that."""
-    state = "material" if f.material else "ruled out"
+    state = "material" if f.material else "ruled out" if f.settled else "not settled"
     lines = [
         ink(clean(f.mechanism, 60), style=BAD if f.material else HEAD) + ink(f"  {f.confidence}, {state}", style=DIM)
     ]
