@@ -57,7 +57,13 @@ def _unsupported(case: Case, variant: str) -> Suspicion | None:
         broken="the step fails for want of a kernel" if fatal else "",
         ms=ms,
         share=case.share_of_step(ms, variant),
+        intervention="supported-dtype" if raised and any(_narrow(o) for f in raised for o in f["operands"]) else None,
     )
+
+
+def _narrow(operand: Payload) -> bool:
+    """A sparse operand of half precision, which CPU libraries have no product for."""
+    return operand["layout"] in SPARSE_LAYOUTS and operand["dtype"] in ("float16", "bfloat16")
 
 
 def _what(case: Case, variant: str, raised: Sequence[Payload]) -> str:

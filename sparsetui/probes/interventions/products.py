@@ -20,12 +20,14 @@ _MOST_REMADE = 8
 
 class Twin(NamedTuple):
     """A replacement operand. ``transposed`` means that it stands for the right operand's transpose, on the left side.
-    ``rows`` puts the rows of a permuted twin's product back in place; ``batch`` holds a batched operand's matrices."""
+    ``rows`` puts the rows of a permuted twin's product back in place; ``batch`` holds a batched operand's matrices; with
+    ``cast`` the product is computed in the twin's dtype and its result cast back."""
 
     matrix: torch.Tensor
     transposed: bool = False
     rows: Optional[torch.Tensor] = None
     batch: Tuple[torch.Tensor, ...] = ()
+    cast: bool = False
 
 
 # (operand, side, the dense operand on the other side) -> twin, or None where the mechanism is not present in this operand
@@ -161,6 +163,11 @@ class ProductRewrite:
 
     def run(self, call: Call, side: int, twin: Twin) -> torch.Tensor:
         m = twin.matrix
+        if twin.cast:
+            dtype = (call.right if side == 0 else call.left).dtype
+            left, right = (x if tensors.is_sparse(x) else x.to(m.dtype) for x in (call.left, call.right))
+            acc = None if call.acc is None else call.acc.to(m.dtype)
+            return self.run(call._replace(left=left, right=right, acc=acc), side, twin._replace(cast=False)).to(dtype)
         if twin.batch:
             out = torch.stack([torch.mm(one, call.right[i]) for i, one in enumerate(twin.batch)])
         elif call.left.dim() == 3:
