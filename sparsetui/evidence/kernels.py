@@ -132,6 +132,8 @@ def user_rule_files() -> list[Path]:
 
 def _read(file: Path, name: str) -> list[Rule]:
     try:
+        if file.exists() and not file.is_file():
+            raise CatalogueError(f"{name}: not a regular file; a TOML file is accepted")
         document = tomllib.loads(file.read_text("utf-8"))
     except OSError as e:
         raise CatalogueError(f"{name}: cannot be read ({e.strerror or e})") from None

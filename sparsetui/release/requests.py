@@ -11,6 +11,7 @@ import csv
 import json
 import math
 import re
+import stat
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -67,10 +68,11 @@ def read_log(path: str | Path) -> RequestLog:
     path = Path(path)
     name = clean(path, 300)
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise RequestLogError(
-                f"{name}: {path.stat().st_size >> 20} MiB; logs up to {MOST_BYTES >> 20} MiB are read"
-            )
+        info = path.stat()
+        if not stat.S_ISREG(info.st_mode):
+            raise RequestLogError(f"{name}: not a regular file; a CSV or JSON lines file is accepted")
+        if info.st_size > MOST_BYTES:
+            raise RequestLogError(f"{name}: {info.st_size >> 20} MiB; logs up to {MOST_BYTES >> 20} MiB are read")
         with path.open(encoding="utf-8-sig", newline="") as f:
             rows = list(_jsonl(f, name) if path.suffix.lower() in (".jsonl", ".ndjson", ".json") else _csv(f, name))
     except OSError as e:

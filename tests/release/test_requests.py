@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,13 @@ def test_what_cannot_be_read_is_one_line_with_its_place(tmp_path, text, name, sa
     assert said in str(e.value)
     assert str(path) in str(e.value)
     assert str(e.value).isprintable()
+
+
+def test_what_never_ends_is_not_begun(tmp_path) -> None:
+    os.mkfifo(tmp_path / "log.csv")
+    for path in (tmp_path / "log.csv", "/dev/zero", tmp_path):
+        with pytest.raises(RequestLogError, match="not a regular file"):
+            read_log(path)
 
 
 def test_a_missing_file_and_binary_are_one_line(tmp_path) -> None:
