@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import tempfile
@@ -183,13 +184,17 @@ def export(
 ) -> None:
     """Pack a session into one file; prints its path."""
     check_target("-o", output)
-    with _one_line(), tempfile.TemporaryDirectory() as work:
+    with _one_line(), contextlib.ExitStack() as held:
         store = Store(sessions, readonly=True)
         path = store.find(session)
         report = store.verify(path)
         if redact:
             from sparsetui.report.share import share
 
+            try:
+                work = held.enter_context(tempfile.TemporaryDirectory())
+            except OSError as e:
+                fail(f"no place to redact a copy in: {clean(e.strerror or e)}; TMPDIR names a folder that may be written to")
             path = share(path, Path(work), f"{path.name[:80]}-redacted")
         dest = store.export(path, output or Path(f"{path.name}.tar.gz"))
     if not report.ok:

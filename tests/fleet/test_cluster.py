@@ -82,11 +82,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+Told = tuple[int, dict[str, Any], str]
+
+
+def decided(ask: Callable[[int], Told]) -> Told:
+    """What ``ask(budget)`` told. On a starved machine *cannot tell* is right, and is asked again with more time."""
+    told = ask(BUDGET)
+    return ask(4 * BUDGET) if told[1]["sections"]["fleet"]["status"] == "cannot_answer" else told
+
+
 def run(
-    nodes: Nodes, workload: Path, *more: object, on: Callable[[str], None] | None = None
-) -> tuple[int, dict[str, Any], str]:
+    nodes: Nodes, workload: Path, *more: object, on: Callable[[str], None] | None = None, budget: int = BUDGET
+) -> Told:
     """The command to its end: exit code, result, narration. ``on`` hears each line of narration as it comes."""
-    argv = [sys.executable, "-m", "sparsetui", "fleet", workload, "--address", nodes.address, "--headless", "--budget", BUDGET,
+    argv = [sys.executable, "-m", "sparsetui", "fleet", workload, "--address", nodes.address, "--headless", "--budget", budget,
             "--json", "-", "--sessions", workload.parent / "sessions", *more]  # fmt: skip
     p = subprocess.Popen(
         [str(a) for a in argv], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL
@@ -113,14 +122,19 @@ def rows(result: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def bereft(nodes: Nodes, folder: Path) -> tuple[int, dict[str, Any], str]:
+def bereft(nodes: Nodes, folder: Path) -> Told:
     """A slow release, with the third node killed while it measures."""
+
+    def ask(budget: int) -> Told:
+        if "c" not in nodes.nodes:
+            nodes.again("c")
+        return run(nodes, folder / "slow.toml", on=watch, budget=budget)
 
     def watch(line: str) -> None:
         if line.startswith("c: started") and "c" in nodes.nodes:
             nodes.kill("c")
 
-    return run(nodes, folder / "slow.toml", on=watch)
+    return decided(ask)
 
 
 def test_with_one_node_killed_the_others_call_it_the_release(bereft: Any) -> None:
@@ -165,7 +179,7 @@ def test_the_session_is_gone_on_with_and_only_the_missing_host_runs(bereft: Any,
     assert fleet["status"] == "release", said
     assert code == 1
     assert result["session"] == before["session"]
-    assert fleet["ratio"]["n"] == 3
+    assert rows(result)["c"]["state"] == "done"
     assert "missing" not in fleet
     assert "a: " not in said
     assert len([e for e in result["evidence"] if e["probe"] == "host"]) == 4
@@ -173,7 +187,7 @@ def test_the_session_is_gone_on_with_and_only_the_missing_host_runs(bereft: Any,
 
 def test_another_thread_setting_on_one_node_is_the_host_and_it_is_named(nodes: Nodes, folder: Path) -> None:
     """The twins take their threads from the node's environment; node c's asks for 64 on one core."""
-    code, result, said = run(nodes, folder / "twins.toml")
+    code, result, said = decided(lambda budget: run(nodes, folder / "twins.toml", budget=budget))
     fleet = result["sections"]["fleet"]
     assert fleet["status"] == "host", said
     assert code == 1
