@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparsetui.diagnosis import metrics as headline
 from sparsetui.diagnosis.stats import Block, Comparison, Round, compare, needs_more, settle_by_calm
+from sparsetui.runner.cores import Cores, lone
 from sparsetui.runner.journal import Journal
 from sparsetui.worker.faults import WorkerFault
 from sparsetui.worker.handle import Replica
@@ -19,9 +20,10 @@ from sparsetui.worker.handle import Replica
 if TYPE_CHECKING:
     from sparsetui.runner.lab import Lab
 
-_BLOCK_MS = 50.0  # a block is at least this long, so that a scheduling hiccup is a small part of it
+_BLOCK_MS = 12.0  # a block is at least this long; short ones of both variants see the same neighbours
 _LEAST, _MOST = 3, 400  # steps a block
-_CYCLES = 2  # ABBA cycles a round: four blocks of each variant
+_CYCLES = (2, 8)  # ABBA cycles a round, at least and at most: four to sixteen blocks of each variant
+_ROUND_S = 0.45  # what a round's cycles may take in all, once there are enough of them
 _ORDER = ("failing", "comparator", "comparator", "failing")
 TAIL_STEPS = 1100  # a p99 needs a thousand
 LEAST_ROUNDS = 4  # below this, replicas say little about each other
@@ -34,6 +36,7 @@ class Clock:
     rounds: list[Round] = field(default_factory=list)
     conditions: list[dict[str, Any]] = field(default_factory=list)
     planned: int | None = None
+    lone: bool | None = None  # whether the steps of both are the work of one thread
     cold_ms: dict[str, list[float]] = field(default_factory=dict)  # the very first call of each process
     inputs: int = 1  # distinct inputs that the steps go through in order
 
@@ -78,22 +81,48 @@ def take_round(
     deadline_s: Callable[[], float],
     cancel: threading.Event,
     journal: Journal,
-    cycles: int = _CYCLES,
+    *,
+    seconds: float = _ROUND_S,
+    one_core: bool = False,
 ) -> tuple[Round, list[dict[str, Any]]]:
-    """One round of ABBA blocks over two built, settled replicas. Both see the same inputs in the same order."""
+    """One round of ABBA blocks over two built, settled replicas, for about ``seconds``. Both see the same inputs in the same
+    order; with ``one_core`` they take each cycle on one core."""
     blocks: dict[str, list[Block]] = {"failing": [], "comparator": []}
-    conditions = []
+    conditions: list[dict[str, Any]] = []
     at = {"failing": 0, "comparator": 0}
     flip = number % 2 == 1  # every other round starts with the comparator
-    order = [{"failing": "comparator", "comparator": "failing"}[v] if flip else v for v in _ORDER] * cycles
-    for i, variant in enumerate(order):
-        args = {"count": steps[variant], "start": at[variant], "warm": 2}
-        got = replicas[variant].call("block", args, deadline_s=deadline_s(), cancel=cancel)
-        at[variant] += steps[variant]
-        blocks[variant].append(Block(variant, f"{variant}-{number}", i, got["times_ms"], got["conditions"]))
-        conditions.append({"round": number, "variant": variant, **got["conditions"]})
-        journal.latency(variant, sorted(got["times_ms"])[len(got["times_ms"]) // 2])
+    order = [{"failing": "comparator", "comparator": "failing"}[v] if flip else v for v in _ORDER]
+    cores = Cores(r.pid for r in replicas.values()) if one_core else None
+    began, cycles, cycle = time.monotonic(), _CYCLES[0], 0
+    try:
+        while cycle < cycles:
+            core = _gather(cores, replicas[order[0]], deadline_s, cancel)
+            for variant in order:
+                args = {"count": steps[variant], "start": at[variant], "warm": 2}
+                got = replicas[variant].call("block", args, deadline_s=deadline_s(), cancel=cancel)
+                at[variant] += steps[variant]
+                told = got["conditions"] if core is None else {**got["conditions"], "core": core}
+                blocks[variant].append(Block(variant, f"{variant}-{number}", len(conditions), got["times_ms"], told))
+                conditions.append({"round": number, "variant": variant, **told})
+                journal.latency(variant, sorted(got["times_ms"])[len(got["times_ms"]) // 2])
+            cycle += 1
+            if cycle == 1:
+                cycles = max(_CYCLES[0], min(_CYCLES[1], round(seconds / (time.monotonic() - began))))
+    finally:
+        if cores is not None:
+            cores.free()
     return Round(blocks["failing"], blocks["comparator"]), conditions
+
+
+def _gather(
+    cores: Cores | None, leader: Replica, deadline_s: Callable[[], float], cancel: threading.Event
+) -> int | None:
+    """Let the scheduler choose a core for a step or two, then keep both there."""
+    if cores is None:
+        return None
+    cores.free()
+    leader.call("block", {"count": 1, "start": 0, "warm": 1}, deadline_s=deadline_s(), cancel=cancel)
+    return cores.gather(leader.pid)
 
 
 def planned_rounds(done: int, seconds_a_round: float, seconds_left: float) -> int:
@@ -174,7 +203,7 @@ def _decided(lab: Lab) -> bool:
 
 
 def _one_round(lab: Lab, longer: int = 1) -> None:
-    """One more round, of ``longer`` times as many steps a block as usual.
+    """One more round, ``longer`` times as long as usual.
 
     The first round reuses the first pair, which is built and warm; every later one has a fresh pair.
     """
@@ -187,8 +216,11 @@ def _one_round(lab: Lab, longer: int = 1) -> None:
             pair, _ = lab.gear.pair(lab.deadline())
             for v, warmed in settle(pair, min(1.0, lab.budget_s / 30), lab.deadline(), lab.cancel).items():
                 lab.clock.cold_ms.setdefault(v, []).append(float(warmed["cold_ms"]))
-        steps = {v: longer * steps_for(lab.step_ms(v), lab.payloads[("build", v)]["inputs"]) for v in pair}
-        taken, conditions = take_round(pair, number, steps, lab.deadline, lab.cancel, lab.journal)
+        steps = {v: steps_for(lab.step_ms(v), lab.payloads[("build", v)]["inputs"]) for v in pair}
+        if lab.clock.lone is None:
+            lab.clock.lone = _single_threaded(lab, pair, steps)
+        taken, conditions = take_round(pair, number, steps, lab.deadline, lab.cancel, lab.journal,
+                                       seconds=longer * _ROUND_S, one_core=lab.clock.lone)  # fmt: skip
         lab.clock.rounds.append(taken)
         lab.clock.conditions += conditions
         if number:
@@ -196,6 +228,16 @@ def _one_round(lab: Lab, longer: int = 1) -> None:
                 lab.gear.end(r)
     except WorkerFault as e:
         lab.fault(e)
+
+
+def _single_threaded(lab: Lab, pair: Mapping[str, Replica], steps: Mapping[str, int]) -> bool:
+    """Whether a block of either variant is the work of one thread, seen while both may run where they like."""
+    for v, replica in pair.items():
+        args = {"count": steps[v], "start": 0, "warm": 2}
+        told = replica.call("block", args, deadline_s=lab.deadline(), cancel=lab.cancel)["conditions"]
+        if not lone(told["cpu_s"], told["wall_s"]):
+            return False
+    return True
 
 
 def _keep(lab: Lab) -> None:

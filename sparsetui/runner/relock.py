@@ -59,7 +59,7 @@ def _measure(lab: Lab, seconds: float, arms: list[ArmRound]) -> dict[str, Any]:
             pair = {"failing": own, "comparator": under}
             clocking.settle(pair, 0.5, lab.deadline(), lab.cancel)
             counts = dict.fromkeys(pair, clocking.steps_for(lab.step_ms("failing"), 1))
-            taken, _ = clocking.take_round(pair, len(arms), counts, lab.deadline, lab.cancel, lab.journal, cycles=1)
+            taken, _ = clocking.take_round(pair, len(arms), counts, lab.deadline, lab.cancel, lab.journal)
             arms.append(_as_arms(taken.failing, taken.comparator))
             for r in pair.values():
                 lab.gear.end(r)

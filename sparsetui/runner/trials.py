@@ -19,7 +19,9 @@ from sparsetui.worker.handle import Replica
 if TYPE_CHECKING:
     from sparsetui.runner.lab import Lab
 
-_BLOCK_MS = 40.0
+_BLOCK_MS = 12.0  # short blocks of all arms see the same neighbours
+_CYCLE_MS = 240.0  # what the blocks of a cycle take in all, in as many turns as that allows
+_TURNS = 4  # at most
 _LEAST, _MOST = 2, 200
 LEAST, MOST = 4, 16  # cycles at a time
 MOST_IN_ALL = 64
@@ -35,13 +37,15 @@ def take_cycle(
     label: str,
     number: int,
     steps: int,
+    step_ms: float,
     deadline_s: Callable[[], float],
     cancel: threading.Event,
     journal: Journal,
 ) -> ArmRound:
     """One cycle off, control, on, on, control, off. The warm-up of each block lets the arm's twins settle in the caches."""
     names = ("off", f"control:{intervention}", f"on:{intervention}")
-    order = (0, 1, 2, 2, 1, 0) if number % 2 == 0 else (2, 1, 0, 0, 1, 2)
+    order: tuple[int, ...] = (0, 1, 2, 2, 1, 0) if number % 2 == 0 else (2, 1, 0, 0, 1, 2)
+    order = order * max(1, min(_TURNS, round(_CYCLE_MS / (len(order) * max(_BLOCK_MS, steps * step_ms)))))
     args: dict[str, Any] = {"arms": [names[i] for i in order], "count": steps, "warm": 2, "start": number * steps}
     got = replica.call("arms", args, deadline_s=deadline_s(), cancel=cancel)
     arms: list[list[Block]] = [[], [], []]
@@ -114,7 +118,7 @@ def _try_one(lab: Lab, name: str, variant: str, seconds: float, s: Suspect) -> N
             first = len(arms)
             while not _enough(lab, key, first, end):
                 lab.check_cancelled()
-                arms.append(take_cycle(replica, name, f"{variant}-first", len(arms), steps, lab.deadline,
+                arms.append(take_cycle(replica, name, f"{variant}-first", len(arms), steps, lab.step_ms(variant), lab.deadline,
                                        lab.cancel, lab.journal))  # fmt: skip
         else:
             failed = "it found nothing to rewrite" if not check["applied"] else "it changed the outputs"
