@@ -1,4 +1,4 @@
-"""A real slowdown of three per cent that no mechanism of sparsity causes: one product in thirty-three is done twice."""
+"""A real slowdown of three per cent that no mechanism of sparsity causes: one product more than thirty-three."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ LAYERS = 33
 
 
 class Deep(nn.Module):
-    """Layers of one width; ``again`` of them are computed once more, and the second result is dropped."""
+    """Layers of one width, and ``more`` of the same kind whose results are dropped (with weights of their own, as a weight
+    that has just been used is still in the cache)."""
 
-    def __init__(self, again: int) -> None:
+    def __init__(self, more: int) -> None:
         super().__init__()
-        self.again = again
-        for i in range(LAYERS):
+        self.more = more
+        for i in range(LAYERS + 1):
             self.register_buffer(f"weight{i}", noise(320, 320, seed=i))
 
     def forward(self, x):
         for i in range(LAYERS):
-            weight = getattr(self, f"weight{i}")
-            if i < self.again:
-                torch.tanh(x @ weight)
-            x = torch.tanh(x @ weight)
+            x = torch.tanh(x @ getattr(self, f"weight{i}"))
+        for i in range(self.more):
+            torch.tanh(x @ getattr(self, f"weight{LAYERS + i}"))
         return x
 
 
 def failing():
-    return Deep(again=1)
+    return Deep(more=1)
 
 
 def comparator():
-    return Deep(again=0)
+    return Deep(more=0)
 
 
 def inputs():
