@@ -189,7 +189,8 @@ def _share(
     rng = np.random.default_rng(seed)
     effects = effect.value + effect.se * rng.standard_t(effect.df, 4000)
     target = 1.0 if question == "regression" else float(ideal_ratio or 0.0)
-    gaps = 1.0 - target * np.exp(-(comparison.log_ratio + comparison.se * rng.standard_t(comparison.df, 4000)))
+    drawn = comparison.log_ratio + comparison.se * rng.standard_t(comparison.df, 4000)
+    gaps = 1.0 - target * np.exp(np.clip(-drawn, -700.0, 700.0))  # one pair of processes has the tails of a Cauchy
     if gap <= 0.0 or float((gaps <= 0.0).mean()) > (1.0 - level) / 2.0:
         return unavailable("the gap between the variants is not clear of zero, so no share of it can be stated")
     low, high = np.quantile(effects / gaps, [(1.0 - level) / 2.0, (1.0 + level) / 2.0])
