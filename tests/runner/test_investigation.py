@@ -195,7 +195,7 @@ def running(tmp_path: Path) -> Iterator[Callable[[], tuple[subprocess.Popen[str]
     def start() -> tuple[subprocess.Popen[str], Path]:
         sessions = tmp_path / "sessions"
         argv = command(
-            "investigate", workload(tmp_path, "wrong_side"), "--headless", "--budget", 60, "--sessions", sessions
+            "investigate", workload(tmp_path, "wrong_side"), "--headless", "--budget", 25, "--sessions", sessions
         )
         p = subprocess.Popen(
             argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL
