@@ -54,6 +54,15 @@ def census(*rows: Payload, failed: tuple[Payload, ...] = (), constants: tuple[Pa
             "observer": {"plain_ms": 1.0}}  # fmt: skip
 
 
+def stopped(error: str, ok: bool | None = None, **more: Any) -> Case:
+    """A step that ends in a sparse product which raises; ``ok``: whether a tiny twin of that product ran."""
+    raised = dict(op("mm", "product", operand("csr"), operand()), error=error)
+    extra: dict[tuple[str, str], Payload] = {("autopsy", "failing"): {"failed": [raised]}}
+    if ok is not None:
+        extra[("support", "failing")] = {"products": [{"layout": "csr", "dtype": "float32", "ok": ok}]}
+    return Case(extra=extra, **more)
+
+
 def hidden_conversion(backward: bool) -> Case:
     """A conversion that only the profile sees, inside a product."""
     row = {"product": "aten::mm", "op": "aten::to_sparse_csr", "calls": 1, "total_ms": 0.5, "backward": backward}
@@ -350,6 +359,18 @@ SAMPLES = [
         lambda: seen(product("strided", "csc")),
         lambda: seen(product("csc", "strided")),
         "the CSC operand stands on the left",
+    ),
+    Sample(
+        "kernel.unsupported",
+        lambda: stopped("not implemented", died={"failing": "it raised"}),
+        lambda: stopped("shapes cannot be multiplied", died={"failing": "it raised", "comparator": "it raised"}),
+        "the inputs fit neither variant",
+    ),
+    Sample(
+        "kernel.unsupported",
+        lambda: stopped("not implemented", ok=False),
+        lambda: stopped("shapes cannot be multiplied", ok=True),
+        "a tiny product of the same kind runs",
     ),
     Sample(
         "kernel.unsupported",

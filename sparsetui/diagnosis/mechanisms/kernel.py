@@ -43,6 +43,8 @@ def _unsupported(case: Case, variant: str) -> Suspicion | None:
     failed = _on_sparse(case.census.get(variant, {}).get("failed", ()))
     fatal = _on_sparse(case.extra.get(("autopsy", variant), {}).get("failed", ()))
     forced = forced_densify(case, variant)
+    if fatal and _not_for_want_of_a_kernel(case, variant, fatal):
+        return None
     if not failed and not forced and not fatal:
         return None
     ms = total_ms(case, forced, variant)
@@ -59,6 +61,18 @@ def _unsupported(case: Case, variant: str) -> Suspicion | None:
         share=case.share_of_step(ms, variant),
         intervention="supported-dtype" if raised and any(_narrow(o) for f in raised for o in f["operands"]) else None,
     )
+
+
+def _not_for_want_of_a_kernel(case: Case, variant: str, fatal: Sequence[Payload]) -> bool:
+    """The step fails, but where the comparator fails as well it is the inputs, and where a product of the same layouts and
+    dtypes ran on a tiny twin it is the shapes."""
+    if {"failing", "comparator"} <= set(case.died):
+        return True
+    runs = {(p["layout"], p["dtype"]): bool(p["ok"]) for p in case.extra.get(("support", variant), {}).get("products", ())}
+    sparse = [o for f in fatal for o in f["operands"] if o["layout"] in SPARSE_LAYOUTS]
+    turned = {"csc": "csr", "csr": "csc", "bsc": "bsr", "bsr": "bsc"}
+    told = [runs.get((o["layout"], o["dtype"]), runs.get((turned.get(o["layout"], ""), o["dtype"]))) for o in sparse]
+    return bool(told) and all(told) and len({o["dtype"] for f in fatal for o in f["operands"]}) == 1
 
 
 def _narrow(operand: Payload) -> bool:
