@@ -35,7 +35,10 @@ def memo(
 
     check_target("-o", output)
     try:
-        state = Store(sessions).open(session).state()
+        store = Store(sessions)
+        state = store.open(session).state()
+        if not store.verify(session).ok:
+            say("this session is damaged, and its memo rests on what is whole; see: sparsetui sessions verify")
         data = write_form(state, form, redact=redact)
         if output is None:
             sys.stdout.buffer.write(data)

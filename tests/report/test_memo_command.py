@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -88,3 +91,15 @@ def test_a_file_that_cannot_be_written_gets_one_line(saved: tuple[Path, str], tm
         told = CliRunner().invoke(app, [ref, "--sessions", str(root), "-o", str(target)])
         assert told.exit_code == 2
         assert len(told.output.strip().splitlines()) == 1
+
+
+def test_a_damaged_session_is_said_to_be_damaged(tmp_path: Path) -> None:
+    example = Path(__file__).parents[2] / "sessions" / "example-wrong-orientation"
+    copy = tmp_path / "copy"
+    shutil.copytree(example, copy)
+    argv = [sys.executable, "-m", "sparsetui", "memo", str(copy)]
+    assert "damaged" not in subprocess.run(argv, capture_output=True, text=True, check=True).stderr
+    artifact = next(copy.glob("artifacts/*/*.json.gz"))
+    artifact.chmod(0o600)
+    artifact.write_bytes(artifact.read_bytes() + b"xx")
+    assert "this session is damaged" in subprocess.run(argv, capture_output=True, text=True, check=True).stderr
