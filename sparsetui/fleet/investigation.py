@@ -19,9 +19,10 @@ from sparsetui.fleet.host import START_S
 from sparsetui.fleet.link import Link, Order
 from sparsetui.fleet.records import FleetVerdict, HostReport
 from sparsetui.fleet.verdict import decide
-from sparsetui.runner.api import Cancelled, Listener, Runner
+from sparsetui.runner.api import Cancelled, Listener
 from sparsetui.runner.investigation import TOOL
 from sparsetui.runner.journal import Journal
+from sparsetui.runner.recorded import Recorded
 from sparsetui.session import closure as closing
 from sparsetui.session.state import SessionState
 from sparsetui.session.store import Store
@@ -38,7 +39,7 @@ class FleetError(Exception):
     """The fleet cannot be used as asked; one line, and nothing was recorded."""
 
 
-class FleetInvestigation(Runner):
+class FleetInvestigation(Recorded):
     """See :class:`sparsetui.runner.api.Runner`. The whole run is the only one there is: hosts are investigated as a whole.
 
     ``hosts`` is how many, which by name, or ``None`` for all that offer cores. ``session`` goes on with a saved one: only hosts
@@ -111,17 +112,8 @@ class FleetInvestigation(Runner):
     def conclude(self) -> Result:
         return self._conclude()
 
-    def assign(self, role: str, who: str, source: str = "typed") -> None:
-        self.journal.append("owner", {"role": role, "who": who, "source": source})
-
-    def waive(self, gate: str, why: str, by: str) -> None:
-        self.journal.append("waiver", closing.waiver(gate, why, by))
-
-    def sign(self, role: str, who: str, note: str = "") -> None:
-        self.journal.append("signoff", {"role": role, "who": who, "note": note})
-
-    def attach(self, role: str, evidence: str, why: str = "") -> None:
-        self.journal.append("artifact", {"role": role, "evidence": evidence, "why": why})
+    def record(self, kind: str, body: Any) -> None:
+        self.journal.append(kind, body)
 
     def save_memo(self, text: str) -> Path:
         return self.writer.write_memo(text)

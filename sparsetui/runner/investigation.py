@@ -16,12 +16,13 @@ from sparsetui.diagnosis.verdict import Judgement, judge, suspects
 from sparsetui.evidence.records import Evidence, Lock, Result, TimeTable
 from sparsetui.flow import BY_ID
 from sparsetui.runner import trials
-from sparsetui.runner.api import Listener, Runner
+from sparsetui.runner.api import Listener
 from sparsetui.runner.equipment import VARIANTS
 from sparsetui.runner.failed import judge_failed
 from sparsetui.runner.journal import Journal
 from sparsetui.runner.lab import Lab
 from sparsetui.runner.plan import run_plan
+from sparsetui.runner.recorded import Recorded
 from sparsetui.session import closure as closing
 from sparsetui.session.state import SessionState
 from sparsetui.session.store import Store
@@ -30,7 +31,7 @@ from sparsetui.workload.spec import Workload
 TOOL = f"sparsetui {sparsetui.__version__}"
 
 
-class Investigation(Runner):
+class Investigation(Recorded):
     """See :class:`sparsetui.runner.api.Runner` for what each method promises.
 
     ``session`` resumes a saved session: its passes are read back and only what is asked for is run anew.
@@ -83,17 +84,8 @@ class Investigation(Runner):
                 trials.try_out(lab, found[0], seconds=max(4.0, lab.budget_s / 6))
             self.conclude()
 
-    def assign(self, role: str, who: str, source: str = "typed") -> None:
-        self.journal.append("owner", {"role": role, "who": who, "source": source})
-
-    def waive(self, gate: str, why: str, by: str) -> None:
-        self.journal.append("waiver", closing.waiver(gate, why, by))
-
-    def sign(self, role: str, who: str, note: str = "") -> None:
-        self.journal.append("signoff", {"role": role, "who": who, "note": note})
-
-    def attach(self, role: str, evidence: str, why: str = "") -> None:
-        self.journal.append("artifact", {"role": role, "evidence": evidence, "why": why})
+    def record(self, kind: str, body: Any) -> None:
+        self.journal.append(kind, body)
 
     def save_memo(self, text: str) -> Path:
         return self.writer.write_memo(text)
