@@ -361,7 +361,8 @@ def _rival_net(case: Case, rival: str) -> tuple[float, float, float] | None:
 
 
 def _fault(first: Finding, later: Sequence[Finding]) -> Verdict:
-    where = ", ".join(p.module for p in first.where[:2] if p.module)
+    named = [p.module for p in first.where if p.module]
+    where = ", ".join(named[:2]) + (f" and {len(named) - 2} more" if len(named) > 2 else "")
     text = f"{first.mechanism}: {first.summary}" + (f" (in {where})" if where else "")
     if (
         first.share_of_regression is not None
