@@ -57,6 +57,8 @@ def investigate(
     say(f"will run: {', '.join(str(f) for f in spec.files()) or ', '.join(spec.modules())}")
     runner = start(spec, sessions, budget, book)
     result, path = headless.run(runner, json_to=json, memo_to=memo)
+    if result.verdict.status == "cannot_answer" and (wrong := runner.bad_input()):
+        fail(wrong)
     show(runner.state(), path, quiet="-" in (json, memo))
     raise typer.Exit(headless.EXIT[result.verdict.status])
 

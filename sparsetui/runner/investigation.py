@@ -84,6 +84,11 @@ class Investigation(Recorded):
                 trials.try_out(lab, found[0], seconds=max(4.0, lab.budget_s / 6))
             self.conclude()
 
+    def bad_input(self) -> str | None:
+        """What the workload file gets wrong that only running it could show, in one line; None if nothing."""
+        wrong = [f.message for f in self.lab.faults.values() if f.bad_input]
+        return f"{self.workload.path}: {'; '.join(dict.fromkeys(wrong))}" if wrong else None
+
     def record(self, kind: str, body: Any) -> None:
         self.journal.append(kind, body)
 

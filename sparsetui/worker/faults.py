@@ -33,6 +33,12 @@ class Fault(msgspec.Struct, frozen=True):
     seconds: float = 0.0
     label: str = ""
 
+    @property
+    def bad_input(self) -> bool:
+        """The workload file names what is no builder or no inputs, or these gave what cannot be stepped: to be mended
+        there, and no evidence of the model. An error that the user's own code raised is not of this kind."""
+        return self.type == "LoadError" and not self.traceback
+
 
 class WorkerFault(Exception):
     """A worker failed; ``fault`` says how. After kinds ``exception``, ``exit`` with a type and ``memory`` with a type
