@@ -177,7 +177,8 @@ def _headless(
     spec: Any, sessions: Path | None, session: str | None, budget: float, book: Any, options: dict[str, Any],
     json: str | None, memo: str | None,
 ) -> None:  # fmt: skip
-    from sparsetui.fleet.investigation import SECTION, FleetError
+    from sparsetui.fleet.investigation import SECTION
+    from sparsetui.fleet.run import FleetError
     from sparsetui.report.jsonout import session_json
     from sparsetui.report.memo import render
     from sparsetui.runner.api import Cancelled
@@ -217,7 +218,7 @@ def _attach(
     """Watch processes of several hosts, say who waits for whom. Exit: 0 compared, 2 bad input, 3 fewer than two were seen."""
     from sparsetui.evidence.records import to_json
     from sparsetui.fleet.attaching import FleetWatch, parse
-    from sparsetui.fleet.investigation import FleetError
+    from sparsetui.fleet.run import FleetError
     from sparsetui.session.errors import SessionError
     from sparsetui.session.store import Store
 

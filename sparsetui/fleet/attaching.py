@@ -12,7 +12,7 @@ import sparsetui
 from sparsetui.diagnosis import ranks
 from sparsetui.evidence.records import Number
 from sparsetui.evidence.text import clean
-from sparsetui.fleet.investigation import FleetError
+from sparsetui.fleet.run import FleetError
 from sparsetui.fleet.link import Link, Order
 from sparsetui.fleet.watch import RankReport
 from sparsetui.session.store import Store

@@ -16,7 +16,7 @@ from test_investigation import END, Event, Script, chosen
 from sparsetui.evidence.records import Number, PathShare, TimeTable
 from sparsetui.fleet import attaching
 from sparsetui.fleet.attaching import FleetWatch, parse
-from sparsetui.fleet.investigation import FleetError
+from sparsetui.fleet.run import FleetError
 from sparsetui.fleet.watch import RankReport, WatchJob, watch
 from sparsetui.session.store import Store
 

@@ -11,9 +11,10 @@ import msgspec
 import pytest
 from recorded import report
 
-from sparsetui.fleet import investigation
-from sparsetui.fleet.investigation import FleetError, FleetInvestigation, reports_of
+from sparsetui.fleet import run as fleet_run
+from sparsetui.fleet.investigation import FleetInvestigation, reports_of
 from sparsetui.fleet.link import Order
+from sparsetui.fleet.run import FleetError
 from sparsetui.report.memo import render
 from sparsetui.runner.api import Cancelled, Update
 from sparsetui.session.store import Store
@@ -75,7 +76,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     (tmp_path / "w.toml").write_text(
         '[failing]\nentry = "serving.py:build"\n[comparator]\nentry = "serving.py:build"\n[inputs]\nshape = [2]\n'
     )
-    monkeypatch.setattr(investigation, "Link", Script)
+    monkeypatch.setattr(fleet_run, "Link", Script)
     Script.orders = []
     open_: list[FleetInvestigation] = []
 
