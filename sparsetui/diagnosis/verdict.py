@@ -250,7 +250,7 @@ def _closes(case: Case, s: Suspect, least: float) -> bool:
 def _finding(case: Case, s: Suspect, state: str, why: str) -> Finding:
     m, seen = s.mechanism, s.failing
     t = trial(case, s)
-    confirmed = t is not None and t.valid and t.closure is not None and t.closure.closes
+    confirmed = bool(seen.removed) or (t is not None and t.valid and t.closure is not None and t.closure.closes)
     agree = len({p for p in seen.passes if p in case.evidence_ids or not case.evidence_ids}) >= 2
     confidence: Confidence = "confirmed" if confirmed else "supported" if agree else "suspected"
     share = _share(case, s) if s.intervention else unavailable("no intervention removes this mechanism")
@@ -286,18 +286,23 @@ def _finding(case: Case, s: Suspect, state: str, why: str) -> Finding:
     ids = list(case.ids(*seen.passes))
     if t is not None:
         ids += [e for e in t.evidence if e not in ids]
+    proof = t.evidence[-1] if t is not None and t.evidence and t.valid else None
+    summary = seen.summary
+    if seen.removed:
+        summary, proof = f"{summary}; gone with {seen.removed}", next(iter(case.ids(seen.passes[0])), proof)
+        share = unavailable("what was switched off shows in results or memory, not in time")
     return Finding(
         stage=m.stage,
         mechanism=m.id,
         confidence=confidence,
         material=material,
-        summary=seen.summary,
+        summary=summary,
         owner=m.role,
         where=seen.where,
         share_of_regression=share,
         figure=seen.figure,
         evidence=tuple(ids),
-        intervention=t.evidence[-1] if t is not None and t.evidence and t.valid else None,
+        intervention=proof,
         question=m.question,
         fix=m.fix,
         boundary=m.boundary,

@@ -7,8 +7,11 @@ import gc
 import os
 import resource
 import time
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
+import torch
+
+from . import tensors, walk
 from .context import Context
 from .energy import Meter, meter
 from .step import Stepper, stepper
@@ -188,15 +191,28 @@ def growth(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:
     """Resident memory, bytes in use on the heap and the non-zeros of gradients over ``steps`` steps, as series.
 
     Resident memory hides a leak for as long as the heap still has room from before; what is in use does not. ``heap`` is
-    empty where the C library cannot tell.
+    empty where the C library cannot tell. Where gradients are kept from step to step, ``dropped`` has the same series
+    with them dropped before each step.
     """
-    import torch
+    steps, seconds = int(args.get("steps", 48)), float(args.get("seconds", 3.0))
+    held = [t for _, t in walk.held_tensors(ctx.fn) if isinstance(t, torch.Tensor)]
+    series = _memory(ctx, steps, seconds)
+    rss, heap, nnz = series["rss"], series["heap"], series["grad_nnz"]
+    half = len(rss) // 2
+    rose = nnz[-1] > nnz[half] or (heap or rss)[-1] > (heap or rss)[half]
+    if rose and any(t.grad is not None for t in held):
+        series["dropped"] = _memory(ctx, steps, seconds, drop=held)
+    text = "resident memory %+.3g MiB" % ((rss[-1] - rss[0]) / 2**20)
+    if heap:
+        text += ", heap in use %+.3g MiB" % ((heap[-1] - heap[0]) / 2**20)
+    series["summary"] = "%s over %d steps" % (text, len(rss))
+    return series
 
-    from . import tensors, walk
 
-    run = stepper(ctx)
-    steps, limit = int(args.get("steps", 48)), time.perf_counter() + float(args.get("seconds", 3.0))
-    held = [(n, t) for n, t in walk.held_tensors(ctx.fn)]
+def _memory(ctx: Context, steps: int, seconds: float, drop: Sequence[torch.Tensor] = ()) -> Dict[str, Any]:
+    """The series of :func:`growth`; the gradients of ``drop`` are dropped before each step."""
+    run, limit = stepper(ctx), time.perf_counter() + seconds
+    held = [t for _, t in walk.held_tensors(ctx.fn) if isinstance(t, torch.Tensor)]
     rss: List[int] = []
     heap: List[int] = []
     nnz: List[int] = []
@@ -204,19 +220,17 @@ def growth(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:
     page = os.sysconf("SC_PAGE_SIZE")
     with run.mode():
         for i in range(steps):
+            for t in drop:
+                t.grad = None
             run(i)
             with open("/proc/self/statm") as f:
                 rss.append(int(f.read().split()[1]) * page)
             if in_use is not None:
                 heap.append(in_use())
-            grads = [t.grad for _, t in held if isinstance(t, torch.Tensor) and t.grad is not None]
-            nnz.append(sum(int(g._nnz()) for g in grads if tensors.is_sparse(g)))
+            nnz.append(sum(int(t.grad._nnz()) for t in held if t.grad is not None and tensors.is_sparse(t.grad)))
             if time.perf_counter() > limit and i >= 8:
                 break
-    text = "resident memory %+.3g MiB" % ((rss[-1] - rss[0]) / 2**20)
-    if heap:
-        text += ", heap in use %+.3g MiB" % ((heap[-1] - heap[0]) / 2**20)
-    return {"rss": rss, "heap": heap, "grad_nnz": nnz, "summary": "%s over %d steps" % (text, len(rss))}
+    return {"rss": rss, "heap": heap, "grad_nnz": nnz}
 
 
 class _Mallinfo(ctypes.Structure):

@@ -103,7 +103,7 @@ class _Scout(ProductRewrite):
 class Bench:
     """Everything of one replica's comparison: its layers, its formats, and the arms that are ready to run."""
 
-    def __init__(self, ctx: Context) -> None:
+    def __init__(self, ctx: Context, most: int = _MOST_LAYERS) -> None:
         self.ctx = ctx
         self.unfused = False
         scout, seen = self._scout()
@@ -114,8 +114,9 @@ class Bench:
             scout, seen = self._scout()
         for layer in scout.layers.values():
             layer.settle(seen)
-        hot = sorted(scout.layers.items(), key=lambda kv: -kv[1].work)[:_MOST_LAYERS]
+        hot = sorted(scout.layers.items(), key=lambda kv: -kv[1].work)[:most]
         self.layers: Dict[Hashable, Layer] = dict(hot)
+        self.hot = self.layers
         self.left_out = len(scout.layers) - len(hot)
         self.formats: Dict[str, Format] = {}
         self.arms: Dict[str, Rewrites] = {}
@@ -181,8 +182,16 @@ class Bench:
         return name
 
     def prepare(
-        self, targets: Dict[str, float], sizes: List[int], say: Callable[[str, int, int], None]
+        self, targets: Dict[str, float], sizes: List[int], say: Callable[[str, int, int], None], only: str = ""
     ) -> Dict[str, Any]:
+        """Every format of the layers; with ``only``, of those with this signature, and the other layers' twins are let go."""
+        if only:
+            self.layers = {slot: layer for slot, layer in self.hot.items() if layer.signature == only}
+            if not self.layers:
+                raise ValueError("no product of the step is %s" % only)
+            for layer in self.hot.values():
+                layer.twins, layer.unfit, layer.times = {}, {}, {}
+            self.arms, self.choice = {}, {}
         for layer in self.layers.values():
             layer.target = float(targets.get(layer.name, 0.0))
         self.formats = {f.id: f for f in pruning.catalogue(sizes)}
@@ -358,16 +367,16 @@ def formats(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:
     return tasks[name](ctx, args)
 
 
-def _bench(ctx: Context) -> Bench:
+def _bench(ctx: Context, most: int = _MOST_LAYERS) -> Bench:
     b = ctx.state.get("bench")
     if b is None:
-        b = ctx.state["bench"] = Bench(ctx)
+        b = ctx.state["bench"] = Bench(ctx, most)
     return b
 
 
 def _scout(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:
     """The step's product weights with their zeros, largest work first, and which energy counters can be read."""
-    b = _bench(ctx)
+    b = _bench(ctx, int(args.get("most", _MOST_LAYERS)))
     m = meter(ctx)
     return {"layers": [layer.describe() for layer in b.layers.values()], "left_out": b.left_out, "unfused": b.unfused,
             "energy": {"sources": m.sources, "missing": m.missing}}  # fmt: skip
@@ -377,7 +386,8 @@ def _prepare(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:
     def say(fmt: str, n: int, of: int) -> None:
         ctx.emit({"format": fmt, "done": n, "of": of})
 
-    return _bench(ctx).prepare(dict(args["targets"]), [int(b) for b in args.get("blocks", (4, 8, 16, 32))], say)
+    blocks = [int(b) for b in args.get("blocks", (4, 8, 16, 32))]
+    return _bench(ctx).prepare(dict(args["targets"]), blocks, say, str(args.get("only", "")))
 
 
 def _layers(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:

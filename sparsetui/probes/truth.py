@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional
 
 import torch
 
@@ -40,8 +40,8 @@ class _Truth(Mode):  # type: ignore[no-untyped-call]
             else None
         )
         out = func(*args, **kwargs)
-        if expected is not None:
-            self._compare(name, out, expected, ins)
+        if expected is not None and self._compare(name, out, expected, ins):
+            self.wrong[-1]["mended"] = self._mended(func, args, kwargs, expected)
         if self.nonfinite is None:
             self._look(name, out, ins)
         return out
@@ -59,22 +59,33 @@ class _Truth(Mode):  # type: ignore[no-untyped-call]
         except Exception:  # whatever it raises:
             return None  # the op has no dense form (an accessor of indices, say)
 
-    def _compare(self, name: str, out: Any, expected: Any, ins: List[torch.Tensor]) -> None:
+    def _compare(self, name: str, out: Any, expected: Any, ins: List[torch.Tensor]) -> bool:
+        """Whether the op went wrong, and was noted."""
         if not (isinstance(out, torch.Tensor) and isinstance(expected, torch.Tensor)) or out.shape != expected.shape:
-            return
+            return False
         self.checked += 1
         got, expected = _dense(out), _dense(expected)
         if got.dtype != expected.dtype or not (got.is_floating_point() or got.is_complex()):
-            return
+            return False
         # 0 * inf is NaN in the dense product and absent in the sparse one: that is the non-finite input's doing
         if any(not bool(torch.isfinite(tensors.values(t)).all()) for t in ins if t.is_floating_point()):
-            return
+            return False
         error = relative_error(expected, got)
         tolerance = TOLERANCE.get(tensors.dtype(got), 1e-3)
-        if error > tolerance and len(self.wrong) < 20:
+        wrong = error > tolerance and len(self.wrong) < 20
+        if wrong:
             self.wrong.append({"op": name, "module": self.owners.current(), "place": self.owners.place(),
                                "error": min(error, 1e300), "tolerance": tolerance,
                                "layouts": [tensors.layout(t) for t in ins[:4]]})  # fmt: skip
+        return wrong
+
+    def _mended(self, func: Any, args: Any, kwargs: Any, expected: Any) -> Optional[float]:
+        """The error of the same op on the same operands, sorted and coalesced; None where it cannot be run on those."""
+        try:
+            out = _dense(func(*_ordered(args), **_ordered(kwargs)))
+        except Exception:  # whatever it raises: then nothing is proved
+            return None
+        return min(relative_error(_dense(expected), out), 1e300)
 
     def _look(self, name: str, out: Any, ins: List[torch.Tensor]) -> None:
         for t in tensors.flatten(out, 3):
@@ -97,17 +108,34 @@ def _meant(name: str, out: torch.Tensor, ins: List[torch.Tensor]) -> bool:
 
 
 def _dense(obj: Any) -> Any:
+    return _each(obj, lambda t: t.to_dense())
+
+
+def _ordered(obj: Any) -> Any:
+    """The same with every sparse tensor made anew from its dense form: sorted, and without duplicates."""
+    return _each(obj, _made_anew)
+
+
+def _made_anew(t: torch.Tensor) -> torch.Tensor:
+    if t.layout == torch.sparse_coo:
+        return t.to_dense().to_sparse(t.sparse_dim())
+    block = tuple(int(n) for n in t.values().shape[1:3]) if t.layout in (torch.sparse_bsr, torch.sparse_bsc) else None
+    return t.to_dense().to_sparse(layout=t.layout, blocksize=block)
+
+
+def _each(obj: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     if isinstance(obj, torch.Tensor):
-        return obj.to_dense() if tensors.is_sparse(obj) else obj
+        return change(obj) if tensors.is_sparse(obj) else obj
     if isinstance(obj, (list, tuple)):
-        return type(obj)(_dense(o) for o in obj)
+        return type(obj)(_each(o, change) for o in obj)
     if isinstance(obj, dict):
-        return {k: _dense(v) for k, v in obj.items()}
+        return {k: _each(v, change) for k, v in obj.items()}
     return obj
 
 
 def truth(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:
-    """``wrong``: ops whose result differs from the dense one by more than the dtype's tolerance, first first;
+    """``wrong``: ops whose result differs from the dense one by more than the dtype's tolerance, first first, each with
+    what is left of the error where its operands are sorted and coalesced (``mended``);
     ``nonfinite``: the first op that produced NaN or Inf, or None."""
     run = stepper(ctx)
     deadline = time.perf_counter() + float(args.get("seconds", 3.0))

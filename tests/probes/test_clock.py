@@ -51,8 +51,35 @@ def test_gradients_that_add_up_show_in_their_nonzeros(replica: Any) -> None:
             table(torch.randint(0, 500, (8,))).sum().backward()
         return x
 
-    nnz = replica(train).ask("growth", steps=20)["grad_nnz"]
+    grown = replica(train).ask("growth", steps=20)
+    nnz, dropped = grown["grad_nnz"], grown["dropped"]["grad_nnz"]
     assert nnz[-1] - nnz[0] >= 10 * 8
+    assert len(dropped) == 20
+    assert max(dropped) <= 8  # of one step
+
+
+def test_gradients_that_do_not_add_up_are_not_dropped_to_see(replica: Any) -> None:
+    table = torch.nn.Embedding(500, 4, sparse=True)
+
+    def train(x: Any) -> Any:
+        with torch.enable_grad():
+            table.weight.grad = None
+            table(torch.arange(8)).sum().backward()
+        return x
+
+    replica(train).ask("growth", steps=20)  # the heap settles
+    series = replica(train).ask("growth", steps=20)["grad_nnz"]
+    assert set(series) == {8}
+
+
+def test_what_makes_answers_repeat_is_named(replica: Any) -> None:
+    layer = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Dropout(0.5))
+    assert replica(layer.train()).ask("outputs", count=2)["steadied_by"] == "eval()"
+    assert layer.training
+    assert layer[1].training
+    assert replica(layer.eval()).ask("outputs", count=2)["steadied_by"] == ""
+    always = replica(lambda x: torch.nn.functional.dropout(x, 0.5, True)).ask("outputs", count=2)
+    assert (always["repeats"], always["steadied_by"]) == (True, "")
 
 
 def test_the_same_nan_is_the_same_answer(replica: Any) -> None:

@@ -43,6 +43,17 @@ def test_duplicates_under_a_nonlinear_op(replica):
     assert got["wrong"][0]["op"] == "aten::sqrt"
     assert got["wrong"][0]["layouts"] == ["coo"]
     assert got["wrong"][0]["place"].startswith("test_truth.py:")
+    assert got["wrong"][0]["mended"] < 1e-6  # coalesced, the same op is right
+
+
+def test_an_op_that_is_wrong_on_sound_operands_is_not_mended_by_sorting_them(replica):
+    torch.library.define("truth_test::twice_if_sparse", "(Tensor x) -> Tensor")
+    torch.library.impl("truth_test::twice_if_sparse", "SparseCsrCPU", lambda x: 2 * x.to_dense())
+    torch.library.impl("truth_test::twice_if_sparse", "CPU", lambda x: x.clone())
+    w = mostly_zero().to_sparse_csr()
+    got = replica(lambda x: torch.ops.truth_test.twice_if_sparse(w) @ x.t()).ask("truth")
+    assert got["wrong"][0]["op"] == "truth_test::twice_if_sparse"
+    assert got["wrong"][0]["mended"] > 0.5
 
 
 def test_honest_duplicates_are_summed_first(replica):

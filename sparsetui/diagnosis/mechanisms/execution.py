@@ -68,12 +68,11 @@ def _memory_growth(case: Case, variant: str) -> Suspicion | None:
     growth = case.extra.get(("growth", variant))
     if not growth:
         return None
-    nnz = _grows([float(x) for x in growth.get("grad_nnz", ())], least=1.0)
-    # resident memory moves in steps as the allocator settles: only growth that goes on through both halves counts
-    heap = [float(x) for x in growth.get("heap", ())]
-    rss = _grows(heap, least=1 << 16) if heap else _grows([float(x) for x in growth.get("rss", ())], least=1 << 20)
+    rss, nnz = _growing(growth)
     if nnz is None and rss is None:
         return None
+    dropped = growth.get("dropped")
+    steady = dropped is not None and len(dropped["rss"]) >= _STEPS and _growing(dropped) == (None, None)
     per = rss if rss is not None else nnz
     unit = "bytes a step" if rss is not None else "gradient non-zeros a step"
     return Suspicion(
@@ -82,12 +81,25 @@ def _memory_growth(case: Case, variant: str) -> Suspicion | None:
         figure=count(per or 0.0, unit),
         passes=(("growth", variant), ("inventory", variant)),
         broken="memory grows with the number of steps",
+        removed="the gradients dropped before each step" if steady else "",
     )
+
+
+def _growing(series: Payload) -> tuple[float | None, float | None]:
+    """``(bytes a step, gradient non-zeros a step)``, each None where it does not grow."""
+    nnz = _grows([float(x) for x in series.get("grad_nnz", ())], least=1.0)
+    # resident memory moves in steps as the allocator settles: only growth that goes on through both halves counts
+    heap = [float(x) for x in series.get("heap", ())]
+    rss = _grows(heap, least=1 << 16) if heap else _grows([float(x) for x in series.get("rss", ())], least=1 << 20)
+    return rss, nnz
+
+
+_STEPS = 16  # the least that a growth can be told from
 
 
 def _grows(series: list[float], least: float) -> float | None:
     """The slope a step if the series rises through both halves by more than ``least`` in all, else None."""
-    if len(series) < 16:
+    if len(series) < _STEPS:
         return None
     half = len(series) // 2
     slopes = [slope(part) for part in (series[:half], series[half:])]

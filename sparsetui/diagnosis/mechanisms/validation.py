@@ -64,6 +64,7 @@ def _wrong_result(case: Case, variant: str) -> Suspicion | None:
     if not probe or not probe.get("wrong"):
         return None
     first = probe["wrong"][0]
+    mended = all(w.get("mended") is not None and w["mended"] <= w["tolerance"] for w in probe["wrong"])
     return Suspicion(
         summary=f"{first['op']} on {'/'.join(first['layouts'])} differs from its dense twin by {first['error']:.2g} "
         f"(tolerance {first['tolerance']:g})",
@@ -71,6 +72,7 @@ def _wrong_result(case: Case, variant: str) -> Suspicion | None:
         figure=Number(value=float(first["error"]), unit="relative error of the first wrong op"),
         passes=(("truth", variant), ("inventory", variant)),
         broken="a sparse op gives a wrong result",
+        removed="the operand sorted and coalesced" if mended else "",
     )
 
 
@@ -106,6 +108,7 @@ def _nondeterminism(case: Case, variant: str) -> Suspicion | None:
         ),
         passes=(("outputs", "failing"), ("outputs", "comparator")),
         broken="the failing variant does not repeat itself",
+        removed=str(mine.get("steadied_by", "")),
     )
 
 
@@ -121,6 +124,7 @@ def _drawn(mine: Payload, theirs: Payload) -> Suspicion | None:
         figure=Number(value=error, unit="relative difference of repeats", n=2),
         passes=(("outputs", "failing"), ("outputs", "comparator")),
         broken="the failing variant draws its answers",
+        removed=str(mine.get("steadied_by", "")),
     )
 
 
@@ -156,8 +160,9 @@ def _served_cold(case: Case, variant: str) -> Suspicion | None:
         f"later ones take {steady:.3g} ms, and the comparator's first {max(theirs):.3g} ms at most",
         where=(Place(module="first call"),),
         figure=Number(value=min(mine), n=len(mine), unit="ms, the quickest first call"),
-        passes=(("settle", "failing"), ("settle", "comparator"), ("clock", "")),
+        passes=(("clock", ""), ("settle", "failing"), ("settle", "comparator")),
         broken="the release is served cold",
+        removed=f"a warm-up: {steady:.3g} ms from then on",
     )
 
 
