@@ -85,6 +85,22 @@ def forks_in_a_step() -> Step:
     return after(20, act)
 
 
+def forks_far_too_much() -> Step:
+    """A thousand children and grandchildren that stay. No more, so that the host survives a guard that fails."""
+
+    def act() -> None:
+        for _ in range(31):
+            if os.fork() == 0:
+                for _ in range(31):
+                    if os.fork() == 0:
+                        break
+                time.sleep(3600)
+                os._exit(0)
+        time.sleep(3600)
+
+    return after(20, act)
+
+
 def spins_in_c() -> Step:
     """Holds the interpreter's lock in a loop that no Python signal handler interrupts."""
     return after(20, lambda: sum(itertools.repeat(0)))

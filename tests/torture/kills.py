@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import signal
+import subprocess
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,16 +21,30 @@ from tests.torture.rig import Rig, running, sound, workload
 
 WHOLE_S = 9.0  # how far into a run of 5 s of budget, on two quiet cores, a random point may lie
 OVER_S = 60.0  # on a busy host
+LAST_S = 45.0  # what a lane needs at its end: the run that was begun, ten seconds of grace, and the last run
 
 
 @dataclass
 class Tally:
-    """Points by kind, and each thing that was wrong."""
+    """Points by kind, and each thing that was wrong. Lanes that run side by side share one."""
 
     points: Counter[str] = field(default_factory=Counter)
     ends: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
     left: int = 0  # scratch folders that the killed left, before the last run
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def hit(self, kind: str) -> None:
+        with self.lock:
+            self.points[kind] += 1
+
+    def end(self, how: str) -> None:
+        with self.lock:
+            self.ends[how] += 1
+
+    def total(self) -> int:
+        with self.lock:
+            return sum(self.points.values())
 
     def check(self, kind: str, problems: list[str]) -> None:
         self.wrong += [f"{kind}: {p}" for p in problems]
@@ -39,21 +55,25 @@ def tool(folder: Path, tmp: Path, sent: int, moment: float, tally: Tally, *, sto
     name = signal.Signals(sent).name
     with running(Rig(folder, tmp)) as rig:
         process = rig.start(workload(folder, "fine"))
-        with suppress(psutil.TimeoutExpired, Exception):
+        with suppress(subprocess.TimeoutExpired):
             process.wait(moment)
         if process.poll() is None:
             if stop_first:
                 process.send_signal(signal.SIGSTOP)
                 time.sleep(0.3)
-                tally.points["tool SIGSTOP"] += 1
+                tally.hit("tool SIGSTOP")
                 process.send_signal(signal.SIGCONT)
                 time.sleep(0.05)
             process.send_signal(sent)
-            tally.points[f"tool {name}"] += 1
+            tally.hit(f"tool {name}")
         else:
-            tally.ends["over before its moment"] += 1
-        code = rig.wait(OVER_S)
-        tally.ends[f"{name}: {code}"] += 1
+            tally.end("over before its moment")
+        try:
+            code = rig.wait(OVER_S)
+        except subprocess.TimeoutExpired:
+            tally.check(f"tool {name} at {moment:.2f} s", [f"still running {OVER_S:.0f} s later"])
+            return
+        tally.end(f"{name}: {code}")
         problems = rig.gone()
         if sent != signal.SIGKILL:
             allowed = {130, -sent, 0, 1, 3}
@@ -65,6 +85,44 @@ def tool(folder: Path, tmp: Path, sent: int, moment: float, tally: Tally, *, sto
             problems.append(f"left in TMPDIR: {litter[:5]}")
         problems += sound(rig.sessions)
         tally.check(f"tool {name} at {moment:.2f} s", problems)
+
+
+def app(folder: Path, tmp: Path, how: str, moment: float, tally: Tally) -> None:
+    """The app itself on a terminal, in a run that it was told to begin. ``how``: a signal's name, or ``window`` for one that closes."""
+    name = f"app {how}"
+    with running(Rig(folder, tmp)) as rig:
+        screen = rig.start_app(workload(folder, "fine"))
+        try:
+            if not screen.shows(b"quit", OVER_S):
+                tally.check(name, [f"no first screen: {screen.out[-200:]!r}"])
+                return
+            screen.press("R")
+            if not screen.shows(b"this runs code", OVER_S):
+                tally.check(name, [f"it does not ask before it runs code: {screen.out[-200:]!r}"])
+                return
+            screen.press("\r")
+            time.sleep(moment)
+            if how == "window":
+                screen.close()
+            else:
+                rig.kill(signal.Signals[how])
+            tally.hit(name)
+            code = rig.wait(OVER_S)
+        except subprocess.TimeoutExpired:
+            tally.check(f"{name} at {moment:.2f} s", [f"still running {OVER_S:.0f} s later"])
+            return
+        finally:
+            screen.close()
+        tally.end(f"{name}: {code}")
+        problems = rig.gone() + sound(rig.sessions)
+        if how != "SIGKILL":
+            problems += [] if code == 130 else [f"exit code {code}, not 130: {screen.out[-300:]!r}"]
+            problems += [f"left in TMPDIR: {rig.new_litter()[:5]}"] if rig.new_litter() else []
+        if how in ("SIGTERM", "SIGHUP") and not screen.restored:
+            problems.append(f"the terminal is not given back: {screen.out[-200:]!r}")
+        if b"Traceback" in screen.out:
+            problems.append(f"a traceback on the screen: {screen.out[-600:]!r}")
+        tally.check(f"{name} at {moment:.2f} s", problems)
 
 
 def part(folder: Path, tmp: Path, what: str, sent: int, dice: random.Random, tally: Tally, times: int = 2) -> None:
@@ -89,7 +147,7 @@ def part(folder: Path, tmp: Path, what: str, sent: int, dice: random.Random, tal
                 break
             with suppress(psutil.Error, ProcessLookupError):
                 os.kill(dice.choice(found).pid, sent)
-                tally.points[name] += 1
+                tally.hit(name)
                 if sent == signal.SIGSTOP:
                     time.sleep(0.4)
                     for p in found:
@@ -97,10 +155,10 @@ def part(folder: Path, tmp: Path, what: str, sent: int, dice: random.Random, tal
                             p.resume()
         try:
             code = rig.wait(OVER_S)
-        except Exception:
+        except subprocess.TimeoutExpired:
             tally.check(name, [f"still running after {time.monotonic() - began:.0f} s"])
             return
-        tally.ends[f"{name}: {code}"] += 1
+        tally.end(f"{name}: {code}")
         problems = rig.gone() + sound(rig.sessions)
         problems += [f"left in TMPDIR: {rig.new_litter()[:5]}"] if rig.new_litter() else []
         if code not in (0, 1, 3):
@@ -110,50 +168,41 @@ def part(folder: Path, tmp: Path, what: str, sent: int, dice: random.Random, tal
         tally.check(name, problems)
 
 
-def campaign(folder: Path, points: int, seed: int, say: Callable[[str], None] = lambda _: None) -> Tally:
-    """At least ``points`` kill points in two runs side by side, spread over all parts; half of them on the tool itself."""
-    with ThreadPoolExecutor(2) as pool:
-        halves = [pool.submit(lane, folder / f"lane-{i}", (points + 1) // 2, seed + i, say) for i in range(2)]
-    whole = Tally()
-    for half in halves:
-        tally = half.result()
-        whole.points += tally.points
-        whole.ends += tally.ends
-        whole.wrong += tally.wrong
-        whole.left += tally.left
-    return whole
+def lane(folder: Path, points: int, seed: int, tally: Tally, until: float = math.inf) -> None:
+    """One run after the other, spread over all parts and half of them on the tool itself, until ``tally`` holds ``points``.
 
-
-def lane(folder: Path, points: int, seed: int, say: Callable[[str], None] = lambda _: None) -> Tally:
-    """One run after the other until ``points`` are done."""
-    dice, tally, n = random.Random(seed), Tally(), 0
+    None begins after ``until`` (monotonic seconds). Lanes may run side by side on one tally.
+    """
+    dice, n = random.Random(seed), 0
     tmp = folder / "tmp"  # one for all, as on a host: each run finds what the killed one before it left
     tmp.mkdir(parents=True)
     plan: list[Callable[[Path], None]] = [
         lambda f: tool(f, tmp, signal.SIGKILL, dice.uniform(0.2, WHOLE_S), tally),
         lambda f: part(f, tmp, "replica", signal.SIGKILL, dice, tally, 3),
         lambda f: tool(f, tmp, signal.SIGTERM, dice.uniform(0.5, WHOLE_S), tally, stop_first=True),
+        lambda f: app(f, tmp, "SIGKILL", dice.uniform(0.1, 6.0), tally),
         lambda f: tool(f, tmp, signal.SIGKILL, dice.uniform(0.2, 5.0), tally),
         lambda f: part(f, tmp, "server", signal.SIGKILL, dice, tally, 1),
         lambda f: tool(f, tmp, signal.SIGHUP, dice.uniform(0.5, 8.0), tally),
         lambda f: part(f, tmp, "replica", signal.SIGSTOP, dice, tally, 4),
+        lambda f: app(f, tmp, dice.choice(("SIGTERM", "SIGHUP", "window")), dice.uniform(0.1, 6.0), tally),
         lambda f: tool(f, tmp, signal.SIGKILL, dice.uniform(1.0, 8.0), tally, stop_first=True),
-        lambda f: part(f, tmp, "py-spy", signal.SIGKILL, dice, tally, 2),
+        lambda f: part(f, tmp, "py-spy", dice.choice((signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP)), dice, tally, 3),
         lambda f: tool(f, tmp, signal.SIGTERM, dice.uniform(0.5, 5.0), tally, stop_first=True),
         lambda f: part(f, tmp, "server", signal.SIGSTOP, dice, tally, 3),
+        lambda f: part(f, tmp, "replica", signal.SIGTERM, dice, tally, 2),
     ]
-    while sum(tally.points.values()) < points:
-        plan[n % len(plan)](folder / f"run-{n}")
+    while tally.total() < points and time.monotonic() < until:
+        plan[(n + seed) % len(plan)](folder / f"run-{n}")
         n += 1
-        say(f"{sum(tally.points.values())} points, {len(tally.wrong)} wrong")
     last(folder / "last", tmp, tally)
-    return tally
 
 
 def last(folder: Path, tmp: Path, tally: Tally) -> None:
     """A run that nobody disturbs: it ends as ever, and takes away what all the killed ones left."""
-    tally.left = len(list(tmp.iterdir()))
-    time.sleep(10.0 if tally.left else 0.0)  # an empty folder is left alone so long: its maker may be about to use it
+    left = len(list(tmp.iterdir()))
+    tally.left += left
+    time.sleep(10.0 if left else 0.0)  # an empty folder is left alone so long: its maker may be about to use it
     with running(Rig(folder, tmp)) as rig:
         rig.start(workload(folder, "fine"))
         code = rig.wait(OVER_S)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import pty
 import resource
 import secrets
+import select
 import signal
+import struct
 import subprocess
 import sys
+import termios
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -72,6 +78,21 @@ class Rig:
         )
         return self.process
 
+    def start_app(self, path: Path, budget: float = 5) -> Screen:
+        """The app on a terminal of its own, with the workload open."""
+        argv = [sys.executable, "-m", "sparsetui", "investigate", str(path), "--budget", str(budget),
+                "--sessions", str(self.sessions)]  # fmt: skip
+        master, slave = pty.openpty()
+        fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", 36, 120, 0, 0))
+        try:
+            self.process = subprocess.Popen(
+                argv, stdin=slave, stdout=slave, stderr=slave, env={**self.environment(), "TERM": "xterm", "LANG": "C.UTF-8"},
+                start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            )  # fmt: skip
+        finally:
+            os.close(slave)
+        return Screen(master)
+
     @property
     def err(self) -> str:
         return (self.folder / "err").read_text("utf-8", "replace")
@@ -101,6 +122,11 @@ class Rig:
 
     def py_spies(self) -> list[psutil.Process]:
         return [p for p in self.others() if _is(p, "py-spy")]
+
+    def kill(self, number: signal.Signals) -> None:
+        """Send it to the tool itself."""
+        assert self.process is not None
+        self.process.send_signal(number)
 
     def wait(self, seconds: float) -> int:
         assert self.process is not None
@@ -134,6 +160,50 @@ class Rig:
                 self.process.kill()
             self.process.wait()
         self.gone()
+
+
+class Screen:
+    """The far end of a terminal: a thread keeps all that is written to it, until the other end or we close it."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd, self.out = fd, b""
+        self._closed = threading.Event()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        while not self._closed.is_set():
+            if not select.select([self.fd], [], [], 0.1)[0]:
+                continue
+            try:
+                data = os.read(self.fd, 1 << 16)
+            except OSError:
+                return
+            self.out += data
+
+    def shows(self, word: bytes, seconds: float, since: int = 0) -> bool:
+        """Whether ``word`` comes within ``seconds``."""
+        end = time.monotonic() + seconds
+        while word not in self.out[since:] and time.monotonic() < end:
+            time.sleep(0.02)
+        return word in self.out[since:]
+
+    def press(self, keys: str) -> None:
+        with suppress(OSError):
+            os.write(self.fd, keys.encode())
+
+    def close(self) -> None:
+        """As a closed window or a dropped connection. Safe to call twice."""
+        if not self._closed.is_set():
+            self._closed.set()
+            self._reader.join(5)
+            os.close(self.fd)
+
+    @property
+    def restored(self) -> bool:
+        """The alternate screen was left and the cursor is shown, after they had been taken."""
+        left, shown = self.out.rfind(b"\x1b[?1049l"), self.out.rfind(b"\x1b[?25h")
+        return left > self.out.rfind(b"\x1b[?1049h") >= 0 and shown > self.out.rfind(b"\x1b[?25l")
 
 
 def _is(p: psutil.Process, word: str) -> bool:

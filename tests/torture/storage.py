@@ -17,8 +17,6 @@ from sparsetui.session.folder import LEDGER
 from sparsetui.session.store import Store
 from tests.torture.rig import Rig, running, sound, workload
 
-NOT_ROOT = 65534
-
 
 def full_disk(folder: Path) -> tuple[str, list[str]]:
     """A whole investigation whose sessions lie on a disk of 96 KiB. Returns a reason for skipping, and what was wrong."""
@@ -196,4 +194,9 @@ CHECKS: dict[str, Callable[[Path], list[str]]] = {
     "no place to save": no_place,
     "clock jumps": clock_jumps,
     "two writers": two_writers,
+}
+TOLD = {
+    "no place to save": "no home, a read-only place, and one that is not permitted where the user is not root",
+    "clock jumps": "40 events over 129 years",
+    "two writers": "81 of 81 events of 4 threads",
 }

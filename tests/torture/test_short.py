@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.torture import kills, load, storage, users
+from tests.torture import kills, soak, storage, users
 
 SLACK = 4.0  # a shared host
 
@@ -70,5 +70,5 @@ def test_damage_is_told_and_the_rest_opens(tmp_path: Path) -> None:
 
 
 def test_cycles_leave_nothing_behind(tmp_path: Path) -> None:
-    figures, wrong = load.soak(tmp_path, 3, fast=True)
+    figures, wrong = soak.run(tmp_path, 3, ("workers",))
     assert not wrong, (wrong, figures)
