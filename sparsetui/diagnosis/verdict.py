@@ -7,63 +7,32 @@ mechanism costs in the comparator too is no cause of the difference, and is take
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
 from sparsetui.diagnosis.budget import regression_budget
-from sparsetui.diagnosis.case import Case, Trial
-from sparsetui.diagnosis.catalogue import all_mechanisms
-from sparsetui.diagnosis.mechanism import Mechanism, Suspicion
-from sparsetui.diagnosis.stats import Closure, Comparison
-from sparsetui.diagnosis.stats.closures import Question
-from sparsetui.evidence.records import (
-    Confidence,
-    Finding,
-    Number,
-    RegressionBudget,
-    Unanswered,
-    Verdict,
-    unavailable,
+from sparsetui.diagnosis.case import Case
+from sparsetui.diagnosis.gains import (
+    LEAST_SHARE,
+    ONE_SIDED,
+    closes,
+    minor,
+    net_closure,
+    net_ms,
+    rival_ms,
+    share_of_gap,
+    share_text,
+    still_open,
+    trial,
 )
+from sparsetui.diagnosis.stats import Closure
+from sparsetui.diagnosis.suspects import Suspect, gap, suspects
+from sparsetui.evidence.records import Confidence, Finding, RegressionBudget, Unanswered, Verdict, unavailable
 
-LEAST_SHARE = 0.03  # an intervention that closes less of the gap than this is noted, not blamed
-_CLAIM_SLACK = 0.04  # a claimed speed-up may be missed by so much before it counts as missing, however rough the floor
-_FLOOR_CAP = 0.02  # a rough floor between processes does not hide what is plain inside one
-_MOST = 0.5
 _NOT_SETTLED, _NO_GAP_YET = "not settled", "whether there is a gap at all is undecided"
-_ONE_SIDED = "it is present in both variants, and what it costs in the comparator was not measured"
 _UNTRIED_SHARE = 0.10  # of the step: what an untried mechanism must hold before two passes may blame it
-
-
-@dataclass(frozen=True)
-class Suspect:
-    """A mechanism that is present in the failing variant, and how it stands in the comparator."""
-
-    mechanism: Mechanism
-    failing: Suspicion
-    comparator: Suspicion | None
-    question: Question = "regression"
-
-    @property
-    def intervention(self) -> str | None:
-        return self.failing.intervention or self.mechanism.intervention
-
-    @property
-    def shared(self) -> bool:
-        """Present in the comparator as well."""
-        return self.comparator is not None or self.mechanism.net
-
-    @property
-    def tried_on(self) -> tuple[str, ...]:
-        """The variants its intervention has to be measured on.
-
-        What a regression's comparator pays as well is not to blame, so only the difference counts. A missing speed-up is
-        missed against the comparator as it is, and there all that the failing variant pays counts.
-        """
-        return ("failing", "comparator") if self.shared and self.question == "regression" else ("failing",)
 
 
 @dataclass(frozen=True)
@@ -72,51 +41,6 @@ class Judgement:
     findings: tuple[Finding, ...]
     unanswered: tuple[Unanswered, ...]
     budget: RegressionBudget | None
-
-
-def suspects(case: Case) -> list[Suspect]:
-    """Every mechanism that is present in the failing variant, in the order they are tried."""
-    out = []
-    for m in all_mechanisms():
-        found = m.suspect(case, "failing")
-        if found is not None:
-            out.append(Suspect(m, found, m.suspect(case, "comparator"), case.question))
-    return out
-
-
-def gap(case: Case) -> tuple[str, str]:
-    """``(state, why)``: state is ``open`` (there is a gap to explain), ``none`` or ``undecided``."""
-    c = case.comparison
-    if c is None:
-        return "undecided", "latency was not measured"
-    if case.declared.wanted is not None:
-        return _speedup_gap(c, case.declared.wanted, "declared" if case.declared.speedup else "asked for")
-    if c.verdict == "slower":
-        return "open", c.reason
-    if c.verdict in ("faster", "same"):
-        return "none", c.reason
-    return ("undecided", c.reason) if _could_matter(c) else ("none", c.reason)
-
-
-def _could_matter(c: Comparison) -> bool:
-    """An undecided comparison matters only if a slowdown beyond the threshold is still possible."""
-    if c.decision_ci is None:
-        return True
-    return c.decision_ci[1] > 1.0 + max(c.band, c.threshold)
-
-
-def _speedup_gap(c: Comparison, speedup: float, said: str) -> tuple[str, str]:
-    ideal = 1.0 / speedup
-    if c.ratio.value is None or c.ratio.ci is None or c.decision_ci is None:
-        return "undecided", c.reason
-    slack = 1.0 + min(c.floor.value or 0.0, _CLAIM_SLACK)
-    real = 1.0 / c.ratio.value
-    text = f"real speed-up {real:.3g}, {said} {speedup:.3g}"
-    if c.decision_ci[0] > ideal * slack:
-        return "open", text
-    if c.ratio.value <= ideal * slack:
-        return "none", text
-    return "undecided", text + f" (interval of the ratio {c.decision_ci[0]:.3f} to {c.decision_ci[1]:.3f})"
 
 
 def judge(case: Case) -> Judgement:
@@ -155,119 +79,27 @@ def judge(case: Case) -> Judgement:
     return Judgement(verdict, tuple(findings), tuple(unanswered), budget)
 
 
-def trial(case: Case, s: Suspect, variant: str = "failing") -> Trial | None:
-    return case.trials.get((s.intervention, variant)) if s.intervention else None
-
-
-def _net(case: Case, s: Suspect) -> tuple[float, float, float] | None:
-    """``(ms, low, high)`` that the intervention closes of the difference: failing's gain less the comparator's own."""
-    t = trial(case, s)
-    c = case.comparison
-    if t is None or not t.valid or t.closure is None or c is None:
-        return None
-    mine = _gain(t.closure, c.failing_ms.value)
-    if mine is None:
-        return None
-    value, half = mine
-    if len(s.tried_on) > 1:
-        theirs = _their_gain(case, s, value)
-        if theirs is None:
-            return None
-        value -= theirs[0]
-        half = math.hypot(half, theirs[1])
-    return value, value - half, value + half
-
-
-def _their_gain(case: Case, s: Suspect, mine: float) -> tuple[float, float] | None:
-    """What the intervention takes off the comparator's step, given what it gains in the failing one; ``None`` if unknown.
-
-    Where the comparator has the mechanism in a form that cannot be rewritten (its operand is made anew in each step, say),
-    it is taken to gain in proportion to the time that the census saw in it, give or take all of that.
-    """
-    other, c = trial(case, s, "comparator"), case.comparison
-    if other is None or c is None:
-        return None
-    if other.check and not other.check.get("applied"):
-        if s.comparator is None or s.failing.ms <= 0.0:
-            return 0.0, 0.0
-        likely = max(0.0, mine) * s.comparator.ms / s.failing.ms
-        return likely, likely
-    return _gain(other.closure, c.comparator_ms.value) if other.valid and other.closure is not None else None
-
-
-def _gain(closure: Closure, step_ms: float | None) -> tuple[float, float] | None:
-    """``(ms, half width)`` that the intervention takes off this variant's step."""
-    e = closure.effect
-    if e.value is None or e.ci is None or step_ms is None:
-        return None
-    return e.value * step_ms, (e.ci[1] - e.ci[0]) / 2 * step_ms
-
-
-def _gap_ms(case: Case) -> Number:
-    c = case.comparison
-    if c is None or c.failing_ms.value is None or c.ratio.value is None or c.ratio.ci is None:
-        return unavailable("latency was not measured", "ms")
-    ideal = case.ideal_ratio if case.question == "missing-speedup" else 1.0
-    assert ideal is not None
-
-    def at(r: float) -> float:
-        return float(c.failing_ms.value or 0.0) * (1.0 - ideal / r)
-
-    return Number(
-        value=at(c.ratio.value), ci=(at(c.ratio.ci[0]), at(c.ratio.ci[1])), n=c.rounds, unit="ms", quality="derived"
-    )
-
-
-def _share(case: Case, s: Suspect) -> Number:
-    """The share of the gap that the intervention closes, with the uncertainty of both."""
-    net, whole = _net(case, s), _gap_ms(case)
-    if net is None:
-        t = trial(case, s)
-        if t is not None and t.valid and len(s.tried_on) > 1 and _their_gain(case, s, 0.0) is None:
-            return unavailable(_ONE_SIDED)
-        return unavailable("no valid intervention was measured")
-    if whole.value is None or whole.ci is None or whole.value <= 0:
-        return unavailable("there is no gap between the variants to close")
-    t = trial(case, s)
-    n = t.closure.n if t and t.closure else None
-    value = net[0] / whole.value
-    rel = math.hypot((net[2] - net[0]) / whole.value, value * (whole.ci[1] - whole.ci[0]) / 2 / whole.value)
-    return Number(value=value, ci=(value - rel, value + rel), n=n, quality="derived")
-
-
-def _closes(case: Case, s: Suspect, least: float) -> bool:
-    """The intervention itself gains (strictly decided inside one process), and the share it closes is above ``least``."""
-    t = trial(case, s)
-    if t is None or not t.valid or t.closure is None or not t.closure.closes:
-        return False
-    share, net, c = _share(case, s), _net(case, s), case.comparison
-    if share.value is None or share.ci is None or net is None or c is None or c.failing_ms.value is None:
-        return False
-    above_floor = net[0] / c.failing_ms.value > min(c.floor.value or 0.0, _FLOOR_CAP)
-    return share.ci[0] > 0.0 and share.value >= least and above_floor
-
-
 def _finding(case: Case, s: Suspect, state: str, why: str) -> Finding:
     m, seen = s.mechanism, s.failing
     t = trial(case, s)
     confirmed = bool(seen.removed) or (t is not None and t.valid and t.closure is not None and t.closure.closes)
     agree = len({p for p in seen.passes if p in case.evidence_ids or not case.evidence_ids}) >= 2
     confidence: Confidence = "confirmed" if confirmed else "supported" if agree else "suspected"
-    share = _share(case, s) if s.intervention else unavailable("no intervention removes this mechanism")
+    share = share_of_gap(case, s) if s.intervention else unavailable("no intervention removes this mechanism")
     material, reason = False, ""
     if seen.broken and not (s.shared and _same_claim(s)):
         material, reason = True, seen.broken
-        if m.yields and state == "open" and t is not None and t.valid and _minor(share):
-            material, reason = False, f"{seen.broken}, but the gap stays where that is put right: {_share_text(share)}"
+        if m.yields and state == "open" and t is not None and t.valid and minor(share):
+            material, reason = False, f"{seen.broken}, but the gap stays where that is put right: {share_text(share)}"
     elif state == "none":
         reason = f"it costs nothing that matters here: {why}"
     elif state == "undecided":
         reason = f"{_NO_GAP_YET}: {why}"
     elif t is not None and t.valid:
-        material = _closes(case, s, LEAST_SHARE)
-        reason = _share_text(share)
-        if not material and (share.value is not None or share.reason == _ONE_SIDED):
-            reason = f"{_NOT_SETTLED if _open(share) else 'it accounts for too little'}: {reason}"
+        material = closes(case, s, LEAST_SHARE)
+        reason = share_text(share)
+        if not material and (share.value is not None or share.reason == ONE_SIDED):
+            reason = f"{_NOT_SETTLED if still_open(share) else 'it accounts for too little'}: {reason}"
     elif t is not None and t.check and not t.check.get("equal", True):
         reason = "its intervention changed the outputs, so it proves nothing"
     elif m.net:
@@ -313,41 +145,19 @@ def _finding(case: Case, s: Suspect, state: str, why: str) -> Finding:
     )
 
 
-def _open(share: Number) -> bool:
-    """The share may yet turn out to matter: its interval reaches above the least that counts."""
-    if share.value is None:
-        return share.reason == _ONE_SIDED
-    return share.ci is not None and share.value >= LEAST_SHARE and share.ci[1] > LEAST_SHARE
-
-
-def _minor(share: Number) -> bool:
-    """The share was measured, and even the upper end of its interval leaves most of the gap to others."""
-    return share.value is not None and share.ci is not None and share.ci[1] < _MOST and share.ci[0] <= LEAST_SHARE
-
-
 def _same_claim(s: Suspect) -> bool:
     """The comparator breaks the very same claim, so the release did not break it."""
     return s.comparator is not None and bool(s.comparator.broken) and s.mechanism.stage not in ("ingress", "lowering")
-
-
-def _share_text(share: Number) -> str:
-    if share.value is None:
-        return share.reason or "no share"
-    low, high = share.ci or (math.nan, math.nan)
-    figures = f"{100 * share.value:.0f} % [{100 * low:.0f}, {100 * high:.0f}]"
-    if low > 1.0:
-        return f"its intervention gains more than the gap: {figures} of it"
-    return f"its intervention closes {figures} of the gap"
 
 
 def _without_void(case: Case, found: Sequence[Suspect], findings: Sequence[Finding]) -> list[Finding]:
     """A mechanism that says 'nothing earlier is wrong' gives way to a rival that closes as much."""
     out = []
     for s, f in zip(found, findings, strict=True):
-        best = _net(case, s)
+        best = net_ms(case, s)
         if f.material and s.mechanism.rivals and best is not None:
             for rival in s.mechanism.rivals:
-                theirs = _rival_net(case, rival)
+                theirs = rival_ms(case, rival)
                 if theirs is not None and theirs[0] > 0 and theirs[2] >= best[1]:
                     f = msgspec.structs.replace(
                         f, material=False, reason=f"{rival} gains as much, so an earlier mechanism explains it"
@@ -355,14 +165,6 @@ def _without_void(case: Case, found: Sequence[Suspect], findings: Sequence[Findi
                     break
         out.append(f)
     return out
-
-
-def _rival_net(case: Case, rival: str) -> tuple[float, float, float] | None:
-    t = case.trials.get((rival, "failing"))
-    if t is None or not t.valid or t.closure is None or not t.closure.closes or case.comparison is None:
-        return None
-    g = _gain(t.closure, case.comparison.failing_ms.value)
-    return None if g is None else (g[0], g[0] - g[1], g[0] + g[1])
 
 
 def _fault(first: Finding, later: Sequence[Finding]) -> Verdict:
@@ -374,7 +176,7 @@ def _fault(first: Finding, later: Sequence[Finding]) -> Verdict:
         and first.share_of_regression.value is not None
         and first.confidence == "confirmed"
     ):
-        text += f"; {_share_text(first.share_of_regression)}"
+        text += f"; {share_text(first.share_of_regression)}"
     if later:
         text += f". Also material: {', '.join(map(_with_share, later))}"
     return Verdict(
@@ -438,19 +240,10 @@ def _budget(case: Case, found: Sequence[Suspect], findings: Sequence[Finding]) -
             continue
         if s.mechanism.rivals and not f.material:
             continue  # void: another line already accounts for it
-        if _net(case, s) is None:
+        if net_ms(case, s) is None:
             continue  # how much of it the comparator pays as well is not known
-        closures[s.mechanism.id] = _net_closure(case, s, t.closure)
+        closures[s.mechanism.id] = net_closure(case, s, t.closure)
     return regression_budget(case.comparison, closures, case.question, ideal_ratio=case.ideal_ratio)
-
-
-def _net_closure(case: Case, s: Suspect, closure: Closure) -> Closure:
-    """The closure with its effect reduced by what the same intervention gains in the comparator."""
-    net, step = _net(case, s), case.comparison.failing_ms.value if case.comparison else None
-    if len(s.tried_on) < 2 or net is None or not step:
-        return closure
-    effect = msgspec.structs.replace(closure.effect, value=net[0] / step, ci=(net[1] / step, net[2] / step))
-    return msgspec.structs.replace(closure, effect=effect)
 
 
 def facts_of(findings: Sequence[Finding]) -> Mapping[str, str]:

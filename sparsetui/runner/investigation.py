@@ -12,7 +12,8 @@ from sparsetui.diagnosis import energy
 from sparsetui.diagnosis import metrics as headline
 from sparsetui.diagnosis.case import Case, Trial
 from sparsetui.diagnosis.stats import ArmRound, Round
-from sparsetui.diagnosis.verdict import Judgement, judge, suspects
+from sparsetui.diagnosis.suspects import suspects
+from sparsetui.diagnosis.verdict import Judgement, judge
 from sparsetui.evidence.records import Evidence, Lock, Result, TimeTable
 from sparsetui.flow import BY_ID
 from sparsetui.runner import trials

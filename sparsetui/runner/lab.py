@@ -27,7 +27,7 @@ from sparsetui.diagnosis.stats import (
     ratio_quantiles,
 )
 from sparsetui.diagnosis.stats.closures import Question
-from sparsetui.diagnosis.verdict import gap
+from sparsetui.diagnosis.suspects import gap
 from sparsetui.evidence.records import Lock, Number, TimeTable
 from sparsetui.runner import clocking, oprows, passes, trials
 from sparsetui.runner.api import Cancelled

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sparsetui.diagnosis.verdict import Suspect, suspects
+from sparsetui.diagnosis.suspects import Suspect, suspects
 from sparsetui.runner import clocking, trials
 
 if TYPE_CHECKING:

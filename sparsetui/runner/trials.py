@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparsetui.diagnosis.case import Trial
 from sparsetui.diagnosis.stats import ArmRound, Block
-from sparsetui.diagnosis.verdict import Suspect, suspects
+from sparsetui.diagnosis.suspects import Suspect, suspects
 from sparsetui.evidence.records import Number
 from sparsetui.runner.journal import Journal
 from sparsetui.worker.faults import WorkerFault

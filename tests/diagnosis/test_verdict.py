@@ -11,7 +11,8 @@ import pytest
 
 from sparsetui.diagnosis.case import Case, Declared, Trial
 from sparsetui.diagnosis.stats import ArmRound, Block, Round, closure, compare
-from sparsetui.diagnosis.verdict import gap, judge
+from sparsetui.diagnosis.suspects import gap
+from sparsetui.diagnosis.verdict import judge
 from sparsetui.evidence.records import Difference, Lock, Number
 
 

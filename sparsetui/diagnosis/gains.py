@@ -1,0 +1,148 @@
+"""What an intervention gains: in ms, net of what it gains in the comparator too, and as a share of the gap."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from sparsetui.diagnosis.case import Case, Trial
+from sparsetui.diagnosis.stats import Closure
+from sparsetui.diagnosis.suspects import Suspect
+from sparsetui.evidence.records import Number, unavailable
+
+LEAST_SHARE = 0.03  # an intervention that closes less of the gap than this is noted, not blamed
+ONE_SIDED = "it is present in both variants, and what it costs in the comparator was not measured"
+_FLOOR_CAP = 0.02  # a rough floor between processes does not hide what is plain inside one
+_MOST = 0.5
+
+
+def trial(case: Case, s: Suspect, variant: str = "failing") -> Trial | None:
+    return case.trials.get((s.intervention, variant)) if s.intervention else None
+
+
+def net_ms(case: Case, s: Suspect) -> tuple[float, float, float] | None:
+    """``(ms, low, high)`` that the intervention closes of the difference: failing's gain less the comparator's own."""
+    t = trial(case, s)
+    c = case.comparison
+    if t is None or not t.valid or t.closure is None or c is None:
+        return None
+    mine = _gain(t.closure, c.failing_ms.value)
+    if mine is None:
+        return None
+    value, half = mine
+    if len(s.tried_on) > 1:
+        theirs = _their_gain(case, s, value)
+        if theirs is None:
+            return None
+        value -= theirs[0]
+        half = math.hypot(half, theirs[1])
+    return value, value - half, value + half
+
+
+def _their_gain(case: Case, s: Suspect, mine: float) -> tuple[float, float] | None:
+    """What the intervention takes off the comparator's step, given what it gains in the failing one; ``None`` if unknown.
+
+    Where the comparator has the mechanism in a form that cannot be rewritten (its operand is made anew in each step, say),
+    it is taken to gain in proportion to the time that the census saw in it, give or take all of that.
+    """
+    other, c = trial(case, s, "comparator"), case.comparison
+    if other is None or c is None:
+        return None
+    if other.check and not other.check.get("applied"):
+        if s.comparator is None or s.failing.ms <= 0.0:
+            return 0.0, 0.0
+        likely = max(0.0, mine) * s.comparator.ms / s.failing.ms
+        return likely, likely
+    return _gain(other.closure, c.comparator_ms.value) if other.valid and other.closure is not None else None
+
+
+def _gain(closure: Closure, step_ms: float | None) -> tuple[float, float] | None:
+    """``(ms, half width)`` that the intervention takes off this variant's step."""
+    e = closure.effect
+    if e.value is None or e.ci is None or step_ms is None:
+        return None
+    return e.value * step_ms, (e.ci[1] - e.ci[0]) / 2 * step_ms
+
+
+def rival_ms(case: Case, rival: str) -> tuple[float, float, float] | None:
+    t = case.trials.get((rival, "failing"))
+    if t is None or not t.valid or t.closure is None or not t.closure.closes or case.comparison is None:
+        return None
+    g = _gain(t.closure, case.comparison.failing_ms.value)
+    return None if g is None else (g[0], g[0] - g[1], g[0] + g[1])
+
+
+def _gap_ms(case: Case) -> Number:
+    c = case.comparison
+    if c is None or c.failing_ms.value is None or c.ratio.value is None or c.ratio.ci is None:
+        return unavailable("latency was not measured", "ms")
+    ideal = case.ideal_ratio if case.question == "missing-speedup" else 1.0
+    assert ideal is not None
+
+    def at(r: float) -> float:
+        return float(c.failing_ms.value or 0.0) * (1.0 - ideal / r)
+
+    return Number(
+        value=at(c.ratio.value), ci=(at(c.ratio.ci[0]), at(c.ratio.ci[1])), n=c.rounds, unit="ms", quality="derived"
+    )
+
+
+def share_of_gap(case: Case, s: Suspect) -> Number:
+    """The share of the gap that the intervention closes, with the uncertainty of both."""
+    net, whole = net_ms(case, s), _gap_ms(case)
+    if net is None:
+        t = trial(case, s)
+        if t is not None and t.valid and len(s.tried_on) > 1 and _their_gain(case, s, 0.0) is None:
+            return unavailable(ONE_SIDED)
+        return unavailable("no valid intervention was measured")
+    if whole.value is None or whole.ci is None or whole.value <= 0:
+        return unavailable("there is no gap between the variants to close")
+    t = trial(case, s)
+    n = t.closure.n if t and t.closure else None
+    value = net[0] / whole.value
+    rel = math.hypot((net[2] - net[0]) / whole.value, value * (whole.ci[1] - whole.ci[0]) / 2 / whole.value)
+    return Number(value=value, ci=(value - rel, value + rel), n=n, quality="derived")
+
+
+def closes(case: Case, s: Suspect, least: float) -> bool:
+    """The intervention itself gains (strictly decided inside one process), and the share it closes is above ``least``."""
+    t = trial(case, s)
+    if t is None or not t.valid or t.closure is None or not t.closure.closes:
+        return False
+    share, net, c = share_of_gap(case, s), net_ms(case, s), case.comparison
+    if share.value is None or share.ci is None or net is None or c is None or c.failing_ms.value is None:
+        return False
+    above_floor = net[0] / c.failing_ms.value > min(c.floor.value or 0.0, _FLOOR_CAP)
+    return share.ci[0] > 0.0 and share.value >= least and above_floor
+
+
+def still_open(share: Number) -> bool:
+    """The share may yet turn out to matter: its interval reaches above the least that counts."""
+    if share.value is None:
+        return share.reason == ONE_SIDED
+    return share.ci is not None and share.value >= LEAST_SHARE and share.ci[1] > LEAST_SHARE
+
+
+def minor(share: Number) -> bool:
+    """The share was measured, and even the upper end of its interval leaves most of the gap to others."""
+    return share.value is not None and share.ci is not None and share.ci[1] < _MOST and share.ci[0] <= LEAST_SHARE
+
+
+def share_text(share: Number) -> str:
+    if share.value is None:
+        return share.reason or "no share"
+    low, high = share.ci or (math.nan, math.nan)
+    figures = f"{100 * share.value:.0f} % [{100 * low:.0f}, {100 * high:.0f}]"
+    if low > 1.0:
+        return f"its intervention gains more than the gap: {figures} of it"
+    return f"its intervention closes {figures} of the gap"
+
+
+def net_closure(case: Case, s: Suspect, closure: Closure) -> Closure:
+    """The closure with its effect reduced by what the same intervention gains in the comparator."""
+    net, step = net_ms(case, s), case.comparison.failing_ms.value if case.comparison else None
+    if len(s.tried_on) < 2 or net is None or not step:
+        return closure
+    effect = msgspec.structs.replace(closure.effect, value=net[0] / step, ci=(net[1] / step, net[2] / step))
+    return msgspec.structs.replace(closure, effect=effect)
