@@ -59,7 +59,7 @@ def run(sessions: Path | None = None) -> list[Check]:
     """All checks, in the order in which they matter."""
     with _busy_child() as pid:
         seeing = [_py_spy(pid), _perf(pid)]
-    parts: list[Callable[[], Check]] = [_torch, _cores, _threads, _governor, _rapl, _nvml, _terminal, _catalogue]
+    parts: list[Callable[[], Check]] = [_torch, _cores, _threads, _governor, _scheduler, _rapl, _nvml, _terminal, _catalogue]
     return [*seeing, *(part() for part in parts), *_storage(sessions)]
 
 
@@ -275,6 +275,15 @@ def _governor() -> Check:
         return Check("governor", "limited", governor, "clocks may rise and fall within a run; intervals widen",
                      "cpupower frequency-set -g performance")  # fmt: skip
     return Check("governor", "ok", governor)
+
+
+def _scheduler() -> Check:
+    grouped = _read("/proc/sys/kernel/sched_autogroup_enabled")
+    if grouped == "1":
+        return Check("scheduler", "limited", "autogroups are on: nice counts within one login session only",
+                     "a neighbour that was niced elsewhere still takes its full share of the cores",
+                     "sysctl kernel.sched_autogroup_enabled=0 while measuring")  # fmt: skip
+    return Check("scheduler", "ok", "nice counts for every process" if grouped == "0" else "it has no autogroups")
 
 
 def _rapl() -> Check:
