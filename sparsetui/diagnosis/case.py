@@ -76,6 +76,7 @@ class Case:
     trials: Mapping[tuple[str, str], Trial] = field(default_factory=dict)  # (intervention, variant)
     drift: Number | None = None
     drift_metric: str = ""
+    output_drift: Number | None = None  # of the outputs, where ``drift`` is of the user's metric
     outputs: Mapping[str, Payload] = field(default_factory=dict)
     quality: Mapping[str, Payload] = field(default_factory=dict)
     evidence_ids: Mapping[tuple[str, str], str] = field(default_factory=dict)

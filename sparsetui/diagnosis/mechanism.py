@@ -21,8 +21,8 @@ class Suspicion:
 
     ``figure`` is the deciding observable. ``broken`` names a claim or an invariant that is violated: that is material with no
     slowdown at all. ``passes`` are the (probe, variant) that agree. ``ms`` is what is at stake in a step of the variant.
-    ``removed`` is for what shows in results or memory and not in time: what was switched off live, and the first of
-    ``passes`` then saw it gone. That confirms it as an intervention on latency would.
+    ``proved`` is for what shows in results or memory and not in time: what was switched off (or on, in the comparator)
+    live, and what the first of ``passes`` then saw. That confirms it as an intervention on latency would.
     """
 
     summary: str
@@ -33,7 +33,7 @@ class Suspicion:
     ms: float = 0.0
     share: float = 0.0  # ms over the step
     intervention: str | None = None  # overrides the mechanism's own
-    removed: str = ""
+    proved: str = ""
 
 
 @dataclass(frozen=True)

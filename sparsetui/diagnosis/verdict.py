@@ -82,7 +82,7 @@ def judge(case: Case) -> Judgement:
 def _finding(case: Case, s: Suspect, state: str, why: str) -> Finding:
     m, seen = s.mechanism, s.failing
     t = trial(case, s)
-    confirmed = bool(seen.removed) or (t is not None and t.valid and t.closure is not None and t.closure.closes)
+    confirmed = bool(seen.proved) or (t is not None and t.valid and t.closure is not None and t.closure.closes)
     agree = len({p for p in seen.passes if p in case.evidence_ids or not case.evidence_ids}) >= 2
     confidence: Confidence = "confirmed" if confirmed else "supported" if agree else "suspected"
     share = share_of_gap(case, s) if s.intervention else unavailable("no intervention removes this mechanism")
@@ -120,8 +120,8 @@ def _finding(case: Case, s: Suspect, state: str, why: str) -> Finding:
         ids += [e for e in t.evidence if e not in ids]
     proof = t.evidence[-1] if t is not None and t.evidence and t.valid else None
     summary = seen.summary
-    if seen.removed:
-        summary, proof = f"{summary}; gone with {seen.removed}", next(iter(case.ids(seen.passes[0])), proof)
+    if seen.proved:
+        summary, proof = f"{summary}; {seen.proved}", next(iter(case.ids(seen.passes[0])), proof)
         share = unavailable("what was switched off shows in results or memory, not in time")
     return Finding(
         stage=m.stage,

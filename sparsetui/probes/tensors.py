@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import torch
 
@@ -132,6 +132,17 @@ def flatten(obj: Any, depth: int = 6) -> Iterator[torch.Tensor]:
                 yield from flatten(v, depth - 1)
         elif hasattr(obj, "__dataclass_fields__") or hasattr(obj, "to_tuple"):
             yield from flatten(list(vars(obj).values()), depth - 1)
+
+
+def changed(obj: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """``obj`` with each tensor in its lists, tuples and dicts changed."""
+    if isinstance(obj, torch.Tensor):
+        return change(obj)
+    if isinstance(obj, (list, tuple)):
+        return type(obj)(changed(o, change) for o in obj)
+    if isinstance(obj, dict):
+        return {k: changed(v, change) for k, v in obj.items()}
+    return obj
 
 
 def describe(t: torch.Tensor) -> Dict[str, Any]:

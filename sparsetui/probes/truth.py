@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Dict, List, Optional
 
 import torch
 
@@ -108,12 +108,12 @@ def _meant(name: str, out: torch.Tensor, ins: List[torch.Tensor]) -> bool:
 
 
 def _dense(obj: Any) -> Any:
-    return _each(obj, lambda t: t.to_dense())
+    return tensors.changed(obj, lambda t: t.to_dense() if tensors.is_sparse(t) else t)
 
 
 def _ordered(obj: Any) -> Any:
     """The same with every sparse tensor made anew from its dense form: sorted, and without duplicates."""
-    return _each(obj, _made_anew)
+    return tensors.changed(obj, lambda t: _made_anew(t) if tensors.is_sparse(t) else t)
 
 
 def _made_anew(t: torch.Tensor) -> torch.Tensor:
@@ -121,16 +121,6 @@ def _made_anew(t: torch.Tensor) -> torch.Tensor:
         return t.to_dense().to_sparse(t.sparse_dim())
     block = tuple(int(n) for n in t.values().shape[1:3]) if t.layout in (torch.sparse_bsr, torch.sparse_bsc) else None
     return t.to_dense().to_sparse(layout=t.layout, blocksize=block)
-
-
-def _each(obj: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    if isinstance(obj, torch.Tensor):
-        return change(obj) if tensors.is_sparse(obj) else obj
-    if isinstance(obj, (list, tuple)):
-        return type(obj)(_each(o, change) for o in obj)
-    if isinstance(obj, dict):
-        return {k: _each(v, change) for k, v in obj.items()}
-    return obj
 
 
 def truth(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:

@@ -17,6 +17,7 @@ from .lock import lock
 from .outputs import outputs, quality
 from .profile import profile
 from .roofs import roofs
+from .rounding import rounding
 from .serve import serve
 from .support import support
 from .truth import truth
@@ -39,6 +40,7 @@ VERBS: Dict[str, Verb] = {
     "check": check,
     "support": support,
     "truth": truth,
+    "rounding": rounding,
     "compiled": compiled,
     "attention": attention,
     "roofs": roofs,

@@ -389,6 +389,7 @@ class Lab:
 
         kept = self.payloads.get(("drift", ""))
         drift, metric = (msgspec.convert(kept["number"], Number), str(kept["metric"])) if kept else (None, "")
+        of_outputs = drift
         judged = [self.payloads.get(("quality", v)) for v in VARIANTS]
         if judged[0] and judged[1]:
             drift, metric = passes.quality_drift(judged[0]["metrics"], judged[1]["metrics"])
@@ -407,7 +408,7 @@ class Lab:
             extra={**{k: p for k, p in self.payloads.items() if k[0] in wanted},
                    ("conditions", ""): {"blocks": self.clock.conditions}},
             died={v: f.message for v, f in self.faults.items()},
-            trials=tried, drift=drift, drift_metric=metric, evidence_ids=ids,
+            trials=tried, drift=drift, drift_metric=metric, output_drift=of_outputs, evidence_ids=ids,
         )  # fmt: skip
 
     def tell_ops(self) -> None:

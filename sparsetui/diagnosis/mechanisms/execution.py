@@ -81,7 +81,7 @@ def _memory_growth(case: Case, variant: str) -> Suspicion | None:
         figure=count(per or 0.0, unit),
         passes=(("growth", variant), ("inventory", variant)),
         broken="memory grows with the number of steps",
-        removed="the gradients dropped before each step" if steady else "",
+        proved="gone with the gradients dropped before each step" if steady else "",
     )
 
 

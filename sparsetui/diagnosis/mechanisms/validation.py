@@ -12,7 +12,7 @@ def _quality_drift(case: Case, variant: str) -> Suspicion | None:
     if variant != "failing" or gate is None or case.drift is None or case.drift.value is None:
         return None
     low = case.drift.ci[0] if case.drift.ci else case.drift.value
-    if low <= gate or _dtype_alone(case) or _wrong_result(case, variant) or _non_finite(case, variant):
+    if low <= gate or _precision(case, variant) or _wrong_result(case, variant) or _non_finite(case, variant):
         return None  # then the result is wrong, not merely less good
     if _draws(case):
         return None  # then the metric is one draw of many, and says nothing of the weights
@@ -31,31 +31,58 @@ def _quality_drift(case: Case, variant: str) -> Suspicion | None:
     )
 
 
+def _narrower(case: Case) -> str:
+    """The floating dtype that the failing variant computes in and the comparator does not, or ""."""
+    for d in case.lock.differs if case.lock is not None else ():
+        if d.tag.startswith("dtype."):
+            for name in str(d.failing).split(","):
+                if name in ("float16", "bfloat16", "float32") and name not in str(d.comparator).split(","):
+                    return name
+    return ""
+
+
 def _dtype_alone(case: Case) -> bool:
-    """The variants compute in different dtypes while each weight has the same zeros: the dtype moved the metric."""
-    if case.lock is None or not any(d.tag.startswith("dtype.") for d in case.lock.differs):
+    """The variants compute in different dtypes while each weight has the same share of zeros, and the drift is over its gate."""
+    gate, drift = case.declared.max_drift, case.drift
+    if gate is None or drift is None or drift.value is None or case.lock is None:
+        return False
+    if (drift.ci[0] if drift.ci else drift.value) <= gate:
+        return False
+    if not any(d.tag.startswith("dtype.") for d in case.lock.differs):
         return False
     theirs = {name: z for name, z, _ in case.weights("comparator")}
     pairs = [(z, theirs[name]) for name, z, _ in case.weights("failing") if name in theirs]
     return bool(pairs) and all(abs(a - b) < 0.005 for a, b in pairs)
 
 
+_EXPLAINS, _ACQUITS = 0.5, 0.25  # of the distance between the variants' outputs: what rounding alone moves the comparator by
+
+
 def _precision(case: Case, variant: str) -> Suspicion | None:
-    gate = case.declared.max_drift
-    if variant != "failing" or gate is None or case.drift is None or case.drift.value is None or case.lock is None:
+    if variant != "failing" or not _dtype_alone(case):
         return None
-    low = case.drift.ci[0] if case.drift.ci else case.drift.value
-    if low <= gate or not _dtype_alone(case):
-        return None
+    assert case.lock is not None
+    assert case.drift is not None
+    rounded = (case.extra.get(("rounding", "comparator")) or {}).get("moved")
+    whole = case.output_drift.value if case.output_drift is not None else None
+    share = rounded / whole if rounded is not None and whole else None
+    if share is not None and share < _ACQUITS:
+        return None  # the dtype by itself does much less than this
     tags = "; ".join(
         f"{d.tag} {d.failing} against {d.comparator}" for d in case.lock.differs if d.tag.startswith("dtype.")
     )
+    proved = ""
+    passes: tuple[tuple[str, str], ...] = (("inventory", "failing"), ("outputs", "failing"))
+    if share is not None and share >= _EXPLAINS:
+        proved = f"the comparator rounded to {_narrower(case)} moves by {100 * share:.0f} % as much, with its own weights"
+        passes = (("rounding", "comparator"), *passes)
     return Suspicion(
         summary=f"{case.drift_metric or 'outputs'} moved by {case.drift.value:.4g} at the same zeros: {tags}",
         where=(Place(module=case.drift_metric or "outputs"),),
         figure=case.drift,
-        passes=(("inventory", "failing"), ("outputs", "failing")),
-        broken=f"quality drift is over its gate of {gate:g}",
+        passes=passes,
+        broken=f"quality drift is over its gate of {case.declared.max_drift:g}",
+        proved=proved,
     )
 
 
@@ -72,7 +99,7 @@ def _wrong_result(case: Case, variant: str) -> Suspicion | None:
         figure=Number(value=float(first["error"]), unit="relative error of the first wrong op"),
         passes=(("truth", variant), ("inventory", variant)),
         broken="a sparse op gives a wrong result",
-        removed="the operand sorted and coalesced" if mended else "",
+        proved="gone with the operand sorted and coalesced" if mended else "",
     )
 
 
@@ -108,8 +135,13 @@ def _nondeterminism(case: Case, variant: str) -> Suspicion | None:
         ),
         passes=(("outputs", "failing"), ("outputs", "comparator")),
         broken="the failing variant does not repeat itself",
-        removed=str(mine.get("steadied_by", "")),
+        proved=_steadied(mine),
     )
+
+
+def _steadied(mine: Payload) -> str:
+    by = str(mine.get("steadied_by") or "")
+    return f"gone with {by}" if by else ""
 
 
 def _drawn(mine: Payload, theirs: Payload) -> Suspicion | None:
@@ -124,7 +156,7 @@ def _drawn(mine: Payload, theirs: Payload) -> Suspicion | None:
         figure=Number(value=error, unit="relative difference of repeats", n=2),
         passes=(("outputs", "failing"), ("outputs", "comparator")),
         broken="the failing variant draws its answers",
-        removed=str(mine.get("steadied_by", "")),
+        proved=_steadied(mine),
     )
 
 
@@ -162,7 +194,7 @@ def _served_cold(case: Case, variant: str) -> Suspicion | None:
         figure=Number(value=min(mine), n=len(mine), unit="ms, the quickest first call"),
         passes=(("clock", ""), ("settle", "failing"), ("settle", "comparator")),
         broken="the release is served cold",
-        removed=f"a warm-up: {steady:.3g} ms from then on",
+        proved="gone with a warm-up",
     )
 
 
@@ -224,7 +256,8 @@ MECHANISMS = [
         closes="the metric is within its gate",
     ),
     Mechanism(
-        id="validation.precision", owner="ML", suspect=_precision,
+        id="validation.precision", owner="ML", suspect=_precision, needs=("rounding",), wants=_dtype_alone,
+        arguments=lambda case: {"dtype": _narrower(case)},
         question="Did the dtype, not the sparsity, move the metric?",
         fix="keep the sensitive weights in the comparator's dtype",
         boundary="dtype of the named weights",
