@@ -43,6 +43,10 @@ def fleet(
         str | None,
         typer.Option("--session", metavar="ID", help="go on with this session: only hosts without an answer"),
     ] = None,
+    matrix: Annotated[
+        bool,
+        typer.Option("--matrix", help="instead: the trade-off matrix, its signatures spread over nodes of one lock"),
+    ] = False,
     attach: Annotated[
         str | None,
         typer.Option(
@@ -55,7 +59,8 @@ def fleet(
 ) -> None:
     """Investigate the same pair on many hosts over Ray: is one host sick, or the release?
 
-    Exit: 0 no fault, 1 fault (of the release or of hosts), 2 bad input, 3 cannot answer, 130 interrupted.
+    Exit: 0 no fault, 1 fault (of the release or of hosts), 2 bad input, 3 cannot answer, 130 interrupted. With --matrix or
+    --attach 0 where it was measured, and 3 where it was not.
     """
     from sparsetui.workload.errors import WorkloadError
     from sparsetui.workload.spec import load
@@ -65,8 +70,10 @@ def fleet(
     check_target("--memo", memo)
     wanted = parse_hosts(hosts)
     if attach is not None:
-        if workload is not None or hosts is not None or memo is not None:
-            fail("--attach watches processes that run already; it cannot go with a WORKLOAD.toml, --hosts or --memo")
+        if workload is not None or hosts is not None or memo is not None or matrix:
+            fail(
+                "--attach watches processes that run already; it cannot go with a WORKLOAD.toml, --hosts, --memo or --matrix"
+            )
         _attach(attach, address, seconds, sessions, session, json)
     from sparsetui.cli.investigate import find_playbook
 
@@ -80,10 +87,13 @@ def fleet(
         spec = load(workload)
     except WorkloadError as e:
         fail(e)
+    if matrix and playbook is not None:
+        fail("--matrix follows no playbook; leave --playbook out")
     options: dict[str, Any] = {"address": _needed(address), "hosts": wanted, "patience_s": patience}
     if not (headless_ or json or memo):
-        _open_app(spec, sessions, session, budget, book, options)
-    _headless(spec, sessions, session, budget, book, options, json, memo)
+        _open_app(spec, sessions, session, budget, book, matrix, options)
+    runner = _runner(spec, sessions, session, budget, book, matrix, options)
+    (_matrix if matrix else _investigate)(runner, spec, json, memo)
 
 
 def _needed(address: str | None) -> str:
@@ -133,7 +143,7 @@ class Narrator:
             if state != self._states.get(host):
                 first = host not in self._states
                 self._states[host] = state
-                if not (first and state in ("waiting", "done")):
+                if state != "waiting" and not (first and state == "done"):
                     say(f"{host}: {line(now)}")
         if update.live.running and time.monotonic() - self._at > 10:
             self._at = time.monotonic()
@@ -151,47 +161,52 @@ def line(now: dict[str, Any]) -> str:
             words.append(f"failing/comparator {now['ratio']:.2f}×")
         return "  ".join(w for w in words if w)
     if state == "running" and now.get("phase"):
-        return f"{now['phase']} [{now.get('spent_s', 0):.0f}/{now.get('budget_s', 0):.0f} s]"
+        spent = f" [{now.get('spent_s', 0):.0f}/{now['budget_s']:.0f} s]" if now.get("budget_s") else ""
+        return f"{now['phase']}{spent}"
     if now.get("why"):
         return f"{state}: {now['why']}"
     return {"submitted": "its cores are asked for", "running": "started"}.get(state, state)
 
 
-def _runner(
-    spec: Any, sessions: Path | None, session: str | None, budget: float, book: Any, options: dict[str, Any]
-) -> Any:
+def _kind(matrix: bool) -> Any:
+    """What runs over the fleet."""
+    if matrix:
+        from sparsetui.fleet.matrix import FleetMatrix
+
+        return FleetMatrix
     from sparsetui.fleet.investigation import FleetInvestigation
+
+    return FleetInvestigation
+
+
+def _runner(
+    spec: Any, sessions: Path | None, session: str | None, budget: float, book: Any, matrix: bool, options: dict[str, Any]
+) -> Any:  # fmt: skip
     from sparsetui.session.errors import SessionError
     from sparsetui.session.store import Store
 
     try:
         store = Store(sessions)
-        return FleetInvestigation(
+        return _kind(matrix)(
             spec, store, budget_s=budget, playbook=book, listener=Narrator(), session=session, **options
         )
     except SessionError as e:
         fail(e.message)
 
 
-def _headless(
-    spec: Any, sessions: Path | None, session: str | None, budget: float, book: Any, options: dict[str, Any],
-    json: str | None, memo: str | None,
-) -> None:  # fmt: skip
-    from sparsetui.fleet.investigation import SECTION
+def _headless(runner: Any, spec: Any) -> tuple[Any, str, Path]:
+    """Run it to its end: what it came to, the memo and where that lies."""
     from sparsetui.fleet.run import FleetError
-    from sparsetui.report.jsonout import session_json
     from sparsetui.report.memo import render
     from sparsetui.runner.api import Cancelled
     from sparsetui.session.errors import SessionError
 
     say(f"will run on the nodes: {', '.join(str(f) for f in spec.files()) or ', '.join(spec.modules())}")
-    runner = _runner(spec, sessions, session, budget, book, options)
     try:
         with headless.signals(runner):
             result = runner.run_all()
-        state = runner.state()
-        text = render(state)
-        path = runner.save_memo(text)
+        text = render(runner.state())
+        return result, text, runner.save_memo(text)
     except FleetError as e:
         fail(e)
     except Cancelled:
@@ -203,13 +218,37 @@ def _headless(
         raise typer.Exit(headless.EXIT["cannot_answer"]) from None
     finally:
         runner.close()
+
+
+def _investigate(runner: Any, spec: Any, json: str | None, memo: str | None) -> None:
+    from sparsetui.report.jsonout import session_json
+
+    result, text, path = _headless(runner, spec)
+    state = runner.state()
     headless.write(json, session_json(state))
     headless.write(memo, text.encode())
-    show(state.sections[SECTION], quiet="-" in (json, memo))
+    show(state.sections[runner.section], quiet="-" in (json, memo))
     for u in result.cannot_answer:
         say(f"cannot answer: {u.question} ({u.why}); {u.settle}")
     say(f"session {state.id}; memo {path}")
     raise typer.Exit(headless.EXIT[result.verdict.status])
+
+
+def _matrix(runner: Any, spec: Any, json: str | None, memo: str | None) -> None:
+    from sparsetui.evidence.records import to_json
+
+    body, text, path = _headless(runner, spec)
+    id_ = runner.state().id
+    headless.write(json, to_json({"schema": 1, "session": id_, **body}, indent=2))
+    headless.write(memo, text.encode())
+    show_matrix(body, quiet="-" in (json, memo))
+    for row in body.get("rows", ()):
+        if row["state"] != "done":
+            say(f"{row['host']} {row['state']}: {row['says']}")
+    for u in body.get("unmeasured", ()):
+        say(f"not measured: {u['signature']} (lock {u['lock']}): {u['why']}")
+    say(f"session {id_}; memo {path}")
+    raise typer.Exit(0 if body.get("tables") and runner.parts else headless.EXIT["cannot_answer"])
 
 
 def _attach(
@@ -241,15 +280,13 @@ def _attach(
 
 
 def _open_app(
-    spec: Any, sessions: Path | None, session: str | None, budget: float, book: Any, options: dict[str, Any]
-) -> None:
+    spec: Any, sessions: Path | None, session: str | None, budget: float, book: Any, matrix: bool, options: dict[str, Any]
+) -> None:  # fmt: skip
     """The app on its screen of hosts; its runner is made when the person starts the run."""
     from sparsetui.cli.investigate import open_app
 
     def factory(workload: Any, store: Any, **given: Any) -> Any:
-        from sparsetui.fleet.investigation import FleetInvestigation
-
-        return FleetInvestigation(workload, store, **given, **options)
+        return _kind(matrix)(workload, store, **given, **options)
 
     open_app(
         store=sessions,
@@ -289,3 +326,34 @@ def show(body: dict[str, Any], quiet: bool) -> None:
         n = as_number(body.get(name))
         if n.value is not None:
             console.print(Text(f"{name.replace('_', ' ')}: {figure(n, percent=True, count=False)} of the ratio"))
+
+
+def show_matrix(body: dict[str, Any], quiet: bool) -> None:
+    """What the matrix says, and for each lock its signatures and its whole steps. All of it is in the memo."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from sparsetui.report.numbers import as_number, brief, figure
+
+    stream = sys.stderr if quiet else sys.stdout
+    console = Console(highlight=False, file=stream, width=None if stream.isatty() else 140)
+    console.print(Text(clean(body["summary"])))
+
+    def cell(value: Any) -> Text:
+        if not isinstance(value, dict):
+            return Text(clean("–" if value is None else brief(value) if isinstance(value, float) else value, 200))
+        n = as_number(value)
+        return Text("–" if n.value is None else clean(figure(n, count=False, mark=False), 80))
+
+    for lock, found in body.get("tables", {}).items():
+        console.print(Text(clean(f"\n{lock}: {found['summary']}", 400)))
+        for name in ("signatures", "whole_steps"):
+            rows = found.get(name, ())
+            if rows:
+                table = Table(box=None, pad_edge=False)
+                for heading in rows[0]:
+                    table.add_column(heading.replace("_", " "), overflow="fold")
+                for row in rows:
+                    table.add_row(*(cell(row.get(k)) for k in rows[0]))
+                console.print(table)

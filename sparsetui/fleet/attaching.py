@@ -12,8 +12,8 @@ import sparsetui
 from sparsetui.diagnosis import ranks
 from sparsetui.evidence.records import Number
 from sparsetui.evidence.text import clean
-from sparsetui.fleet.run import FleetError
 from sparsetui.fleet.link import Link, Order
+from sparsetui.fleet.run import FleetError
 from sparsetui.fleet.watch import RankReport
 from sparsetui.session.store import Store
 from sparsetui.session.writer import Writer

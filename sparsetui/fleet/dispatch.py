@@ -26,6 +26,7 @@ from sparsetui.fleet import remote
 _POLL_S = 0.5
 _REACH_S = 5.0
 LOCAL = "local"
+_GONE = "the node died, or left the cluster"
 Emit = Callable[..., None]
 
 
@@ -86,6 +87,10 @@ class Campaign:
             ready = self.look([n for n in wanted if n["host"] not in self.order["done"]])
             if "watch" in self.order["job"]:
                 self.watch(ready)
+            elif "matrix" in self.order["job"]:
+                from sparsetui.fleet.spreading import Spread
+
+                Spread(self, ready).run()
             else:
                 self.measure(ready)
             self.emit("end")
@@ -177,15 +182,19 @@ class Campaign:
 
     # -- measuring -----------------------------------------------------------------------------------------------------
 
-    def measure(self, ready: list[dict[str, Any]]) -> None:
-        here = self.ray.get_runtime_context().get_node_id()
+    def board(self) -> Any:
+        """The actor that hosts tell their progress, on the node that we are connected to where it can be."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        actor = self.ray.remote(remote.Board)
-        board = actor.options(num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(here, soft=True)).remote()
-        bundle = None
-        if any(n["code"] == "shipped" for n in ready):
-            bundle = self.ray.put(_bundle(self.order))
+        here = NodeAffinitySchedulingStrategy(self.ray.get_runtime_context().get_node_id(), soft=True)
+        return self.ray.remote(remote.Board).options(num_cpus=0, scheduling_strategy=here).remote()
+
+    def bundle(self, ready: list[dict[str, Any]]) -> Any:
+        """The workload's code in Ray's object store, where any node needs it."""
+        return self.ray.put(_bundle(self.order)) if any(n["code"] == "shipped" for n in ready) else None
+
+    def measure(self, ready: list[dict[str, Any]]) -> None:
+        board, bundle = self.board(), self.bundle(ready)
         waiting = list(ready)
         while (waiting or self.running) and not self.stop.is_set():
             busy = {self.nodes[h]["machine"] for h in self.running.values()}
@@ -279,18 +288,24 @@ class Campaign:
         try:
             answer: dict[str, Any] = self.ray.get(ref)
             return answer
-        except (exceptions.NodeDiedError, exceptions.ActorUnschedulableError, exceptions.TaskUnschedulableError,
-                exceptions.ObjectLostError) as e:  # fmt: skip
-            gone = isinstance(e, (exceptions.NodeDiedError, exceptions.TaskUnschedulableError))
-            kind, why = "lost", "the node died, or left the cluster" if gone else one_line(e)
+        except (exceptions.NodeDiedError, exceptions.TaskUnschedulableError, exceptions.ActorUnschedulableError):
+            kind, why = "lost", _GONE
+        except exceptions.ObjectLostError as e:
+            kind, why = "lost", one_line(e)
         except exceptions.WorkerCrashedError:
             kind, why = "lost", "Ray's worker process on it died"
         except exceptions.OutOfMemoryError:
             kind, why = "broken", "Ray ended the task: the node ran out of memory"
+        except exceptions.RayActorError as e:  # of a worker or of its node: Ray does not say which in a word
+            dead = not self.alive(host)
+            kind, why = "lost", _GONE if dead else f"Ray's worker process on it died: {one_line(e)}"
         except exceptions.RayError as e:
             kind, why = "broken", one_line(e)
         self.emit("failed", host=host, kind=kind, why=why, **about)
         return None
+
+    def alive(self, host: str) -> bool:
+        return any(n["Alive"] and n["NodeID"] == self.nodes[host]["node_id"] for n in self.ray.nodes())
 
 
 def _public(node: dict[str, Any]) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """One host's part: the same investigation, headless, in a session of its own in a scratch folder, and a compact report of it.
 
 Started on a node as ``python -m sparsetui.fleet.host``, apart from Ray's own worker: Ray sets variables and keeps dozens of
-threads there, and this process is what a signal must be able to end. A job comes in on stdin as JSON; messages go out on
-stdout, one JSON object a line: ``{"progress": {...}}`` while it runs, and last ``{"report": {...}}``.
+threads there, and this process is what a signal must be able to end. A job comes in on stdin as a line of JSON; messages go
+out on stdout, one JSON object a line: ``{"progress": {...}}`` while it runs, and last ``{"report": {...}}``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from sparsetui.worker.faults import WorkerFault
 START_S = 120.0  # for interpreters to come up, beyond the budget
 WARM_UP_SE = 0.25  # of a step time in logs that only the warm-up tells
 _EVERY_S = 1.0  # progress is told at most this often
-_CANNOT_START = ("launch",)  # kinds of a worker's fault that speak of the host and not of the pair
+CANNOT_START = ("launch",)  # kinds of a worker's fault that speak of the host and not of the pair
 _TEXT = 400
 
 Tell = Callable[[dict[str, Any]], None]
@@ -58,7 +58,7 @@ def main() -> int:
     """Read the job, do it, write the report. The exit code says nothing: the report does."""
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # whatever prints must not write between the messages
-    job = msgspec.json.decode(sys.stdin.buffer.read(), type=Job)
+    job = msgspec.json.decode(sys.stdin.buffer.readline(), type=Job)
     report = investigate(job, lambda message: _write(out, message))
     _write(out, {"report": report})
     return 0
@@ -152,7 +152,7 @@ class Narrator:
 def report(host: str, run: Investigation, result: Result, seconds: float) -> HostReport:
     """The compact report of an investigation that came to its end: kilobytes, whatever the passes saw."""
     lab, state = run.lab, run.state()
-    dead = [f for f in lab.faults.values() if f.kind in _CANNOT_START]
+    dead = [f for f in lab.faults.values() if f.kind in CANNOT_START]
     if dead:
         return HostReport(host, "refused", clean(dead[0].message, _TEXT), tool=TOOL, seconds=seconds)
     compared = lab.comparison

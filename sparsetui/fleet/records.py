@@ -85,6 +85,47 @@ def lock_id(lock: dict[str, dict[str, str]]) -> str:
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:12]
 
 
+class Signature(msgspec.Struct, frozen=True):
+    """Products of one shape in a step: ``name`` is rows x columns of the weight and the width of what it meets; ``calls`` a
+    step over ``layers`` weights, ``work`` in multiplications a step; ``sparsity`` are the zero fractions to prune to."""
+
+    name: str
+    layers: int
+    calls: int
+    work: float
+    sparsity: tuple[float, ...]
+
+
+class Survey(msgspec.Struct, frozen=True):
+    """What a node says before a matrix: under which lock it would measure, and what there is to measure."""
+
+    host: str
+    state: HostState = "done"
+    why: str = ""
+    lock: dict[str, dict[str, str]] = {}
+    lock_id: str = ""
+    source: str = ""  # the variant whose weights are pruned
+    how: str = ""
+    signatures: tuple[Signature, ...] = ()  # most work first
+    seconds: float = 0.0
+
+
+class Part(msgspec.Struct, frozen=True):
+    """What one node measured of a matrix: one ``signature``, or (where that is empty) whole steps of every format.
+
+    ``body`` of a signature holds ``layers`` and ``curve`` as :mod:`sparsetui.probes.formats` answers them; that of whole steps
+    is the section of :func:`sparsetui.release.matrix.run_matrix`. ``why`` says why there is none.
+    """
+
+    host: str
+    lock_id: str
+    signature: str = ""
+    why: str = ""
+    body: dict[str, Any] = {}
+    code: str = ""  # digest of the workload's folder
+    seconds: float = 0.0
+
+
 class Outlier(msgspec.Struct, frozen=True):
     """A host that stands apart. ``factor`` is its figure over that of the others; ``seen_in`` says which figure:
     ``step`` or ``mean step`` of the comparator, ``ratio`` of the pair, or ``finding``.

@@ -6,6 +6,7 @@ instead of failing to unpickle an exception.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import io
@@ -20,10 +21,12 @@ import tarfile
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 LEAST_PYTHON = (3, 11)
 _SAID = 300
+_GRACE_S = 10.0  # for a process to end its workers
 
 
 def look(root: str, digests: dict[str, str], version: str) -> dict[str, Any]:
@@ -71,22 +74,13 @@ def _same(root: str, digests: dict[str, str]) -> bool:
 def investigate(job: dict[str, Any], bundle: bytes | None, board: Any, patience_s: float) -> dict[str, Any]:
     """Do one host's part in a process of its own; answers ``{"report": …}`` or ``{"failed": kind, "why": …}``."""
     board.tell.remote(job["host"], {"started": True})
-    with tempfile.TemporaryDirectory(prefix="sparsetui-code-", ignore_cleanup_errors=True) as folder:
-        held = os.open(os.path.join(folder, ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
-        fcntl.flock(held, fcntl.LOCK_SH)  # a folder that nobody holds is swept by the next run on this host
-        if bundle is not None:
-            try:
-                with tarfile.open(fileobj=io.BytesIO(bundle)) as packed:
-                    packed.extractall(folder, filter="data")
-            except (OSError, tarfile.TarError) as e:
-                return {"failed": "refused", "why": f"the code cannot be unpacked there: {e}"}
-            job = dict(job, path=os.path.join(folder, os.path.basename(job["path"])))
-        try:
-            return _watch(job, board, patience_s)
-        except OSError as e:
-            return {"failed": "broken", "why": f"{type(e).__name__}: {e}"}
-        finally:
-            os.close(held)
+    try:
+        with code(job, bundle) as own:
+            return _watch(own, board, patience_s)
+    except NoCode as e:
+        return {"failed": "refused", "why": str(e)}
+    except OSError as e:
+        return {"failed": "broken", "why": f"{type(e).__name__}: {e}"}
 
 
 def watch(job: dict[str, Any], patience_s: float) -> dict[str, Any]:
@@ -97,63 +91,156 @@ def watch(job: dict[str, Any], patience_s: float) -> dict[str, Any]:
         return {"failed": "broken", "why": f"{type(e).__name__}: {e}"}
 
 
-def _watch(job: dict[str, Any], board: Any, patience_s: float, module: str = "sparsetui.fleet.host") -> dict[str, Any]:
-    child = subprocess.Popen([sys.executable, "-m", module], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                             stderr=subprocess.PIPE, env=environment(), start_new_session=True, text=True,
-                             preexec_fn=_die_with_parent)  # fmt: skip
-    tail: list[str] = []
-    reader = threading.Thread(target=_keep_tail, args=(child.stderr, tail), daemon=True)
-    reader.start()
-    late = threading.Timer(patience_s, child.terminate)
-    last = threading.Timer(patience_s + 20, _kill, (child,))
-    report: dict[str, Any] | None = None
-    began = time.monotonic()
-    try:
-        for timer in (late, last):
-            timer.daemon = True
-            timer.start()
-        to, back = child.stdin, child.stdout
-        assert to is not None
-        assert back is not None
+class Worker:
+    """An actor: a node's part of a matrix, in a process that keeps the model built from one request to the next."""
+
+    def __init__(self, job: dict[str, Any], bundle: bytes | None, board: Any) -> None:
+        self._job, self._bundle, self._board = job, bundle, board
+        self._open = contextlib.ExitStack()
+        self._own: dict[str, Any] | None = None  # the job with its path on this node
+        self._child: Child | None = None
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """One request; answers as :func:`investigate` does. A process that died is started anew by the next one."""
         try:
-            to.write(json.dumps(job))
-            to.close()
-        except OSError:  # it died at once; how is told below
+            if self._own is None:
+                self._tell({"started": True})
+                self._own = self._open.enter_context(code(self._job, self._bundle))
+            if self._child is None:
+                self._child = Child("sparsetui.fleet.part")
+                self._child.say(self._own)
+            self._child.say(request)
+            report = self._child.report(self._tell)
+        except NoCode as e:
+            return {"failed": "refused", "why": str(e)}
+        except OSError as e:
+            return {"failed": "broken", "why": f"{type(e).__name__}: {e}"}
+        if report is None:
+            said, self._child = self._child.death(), None
+            return {"failed": "broken", "why": said}
+        return {"report": report}
+
+    def _tell(self, progress: dict[str, Any]) -> None:
+        self._board.tell.remote(self._job["host"], progress)
+
+    def end(self) -> None:
+        """Let the process end its workers, and remove the code."""
+        if self._child is not None:
+            self._child.end()
+        self._open.close()
+
+
+class NoCode(Exception):
+    """The workload's folder cannot be had on this node."""
+
+
+@contextlib.contextmanager
+def code(job: dict[str, Any], bundle: bytes | None) -> Iterator[dict[str, Any]]:
+    """The job with its path on this node: where it lies already, or unpacked from ``bundle`` for as long as this is entered."""
+    with tempfile.TemporaryDirectory(prefix="sparsetui-code-", ignore_cleanup_errors=True) as folder:
+        held = os.open(os.path.join(folder, ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        fcntl.flock(held, fcntl.LOCK_SH)  # a folder that nobody holds is swept by the next run on this host
+        try:
+            if bundle is not None:
+                try:
+                    with tarfile.open(fileobj=io.BytesIO(bundle)) as packed:
+                        packed.extractall(folder, filter="data")
+                except (OSError, tarfile.TarError) as e:
+                    raise NoCode(f"the code cannot be unpacked there: {e}") from None
+                job = dict(job, path=os.path.join(folder, os.path.basename(job["path"])))
+            yield job
+        finally:
+            os.close(held)
+
+
+class Child:
+    """A process of the tool's on this node: requests as JSON lines go in, messages come out."""
+
+    def __init__(self, module: str) -> None:
+        self.process = subprocess.Popen([sys.executable, "-m", module], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        stderr=subprocess.PIPE, env=environment(), start_new_session=True, text=True,
+                                        preexec_fn=_die_with_parent)  # fmt: skip
+        self._tail: list[str] = []
+        self._reader = threading.Thread(target=_keep_tail, args=(self.process.stderr, self._tail), daemon=True)
+        self._reader.start()
+
+    def say(self, request: dict[str, Any]) -> None:
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(json.dumps(request) + "\n")
+            self.process.stdin.flush()
+        except OSError:  # it died; how is told by what its messages end with
             pass
-        for line in back:
+
+    def report(self, progress: Callable[[dict[str, Any]], None]) -> dict[str, Any] | None:
+        """The next report; ``None`` where it ended without one. What it says before is passed to ``progress``."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
             try:
                 message = json.loads(line)
             except ValueError:
                 continue
-            if "progress" in message and board is not None:
-                board.tell.remote(job["host"], message["progress"])
-            report = message.get("report", report)
-        code = child.wait()
-        reader.join(2.0)
+            if "progress" in message:
+                progress(message["progress"])
+            if "report" in message:
+                report: dict[str, Any] = message["report"]
+                return report
+        return None
+
+    def death(self) -> str:
+        """How it ended, and the last that it said."""
+        code = self.process.wait()
+        self._reader.join(2.0)
+        said = next((t for t in reversed(self._tail) if t.strip()), "it said nothing")
+        ended = f"by signal {-code}" if code < 0 else f"with exit code {code}"
+        return f"its process ended {ended} without a report: {said.strip()[:_SAID]}"
+
+    def end(self) -> None:
+        """Ask it to end by closing its requests, then insist."""
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.close()
+            self.process.wait(_GRACE_S)
+        except (OSError, subprocess.TimeoutExpired):
+            pass
+        self.kill()
+
+    def kill(self) -> None:
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except OSError:  # it is gone
+            pass
+
+
+def _watch(job: dict[str, Any], board: Any, patience_s: float, module: str = "sparsetui.fleet.host") -> dict[str, Any]:
+    child = Child(module)
+    late = threading.Timer(patience_s, child.process.terminate)
+    last = threading.Timer(patience_s + 20, child.kill)
+    began = time.monotonic()
+    died = ""
+    try:
+        for timer in (late, last):
+            timer.daemon = True
+            timer.start()
+        child.say(job)
+        report = child.report(lambda said: board.tell.remote(job["host"], said))
+        if report is None:
+            died = child.death()
+        else:
+            child.end()
     finally:
         late.cancel()
         last.cancel()
-        _kill(child)
+        child.kill()
     if time.monotonic() - began >= patience_s and (report is None or report.get("state") == "slow"):
         return {"failed": "slow", "why": f"no answer within {patience_s:.0f} s"}
-    if report is None:
-        said = next((t for t in reversed(tail) if t.strip()), "it said nothing")
-        ended = f"by signal {-code}" if code < 0 else f"with exit code {code}"
-        return {"failed": "broken", "why": f"its process ended {ended} without a report: {said.strip()[:_SAID]}"}
-    return {"report": report}
+    return {"failed": "broken", "why": died} if report is None else {"report": report}
 
 
 def _keep_tail(stream: Any, tail: list[str]) -> None:
     for line in stream:
         tail.append(line)
         del tail[:-20]
-
-
-def _kill(child: Any) -> None:
-    try:
-        os.killpg(child.pid, signal.SIGKILL)
-    except (OSError, ProcessLookupError):
-        pass
 
 
 def _die_with_parent() -> None:

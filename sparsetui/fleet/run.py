@@ -137,6 +137,10 @@ class FleetRun(Recorded):
 
     # -- what a run of its own kind says -------------------------------------------------------------------------------
 
+    def conclude(self) -> Any:
+        """What the run came to, on record; a result, or a section's body."""
+        raise NotImplementedError
+
     def job(self, files: Manifest) -> dict[str, Any]:
         """What each host is asked, beside the workload."""
         raise NotImplementedError
@@ -183,8 +187,18 @@ class FleetRun(Recorded):
             "budget_s": self.budget_s,
             **self.job(files),
         }
-        return Order(self.address, hosts, files.root, files.files, sparsetui.__version__, job,
-                     limit_s=1.25 * self.budget_s + 10 + START_S, patience_s=self.patience_s, known=self.plan, done=self.done())  # fmt: skip
+        return Order(
+            self.address,
+            hosts,
+            files.root,
+            files.files,
+            sparsetui.__version__,
+            job,
+            limit_s=1.25 * self.budget_s + 10 + START_S,
+            patience_s=self.patience_s,
+            known=self.plan,
+            done=self.done(),
+        )
 
     def _run(self, link: Link, files: Manifest) -> None:
         for event in link.events():

@@ -82,7 +82,7 @@ def watch(job: WatchJob) -> RankReport:
 def main() -> int:
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    job: Any = msgspec.json.decode(sys.stdin.buffer.read(), type=WatchJob)
+    job: Any = msgspec.json.decode(sys.stdin.buffer.readline(), type=WatchJob)
     out.write(to_json({"report": watch(job)}).decode() + "\n")
     out.flush()
     return 0

@@ -41,3 +41,13 @@ def requests() -> list[tuple[torch.Tensor]]:
 
 def where() -> str:
     return os.getcwd()
+
+
+_SECOND = torch.randn(96, 640) * (torch.rand(96, 640) >= 0.8)
+
+
+def two_layers() -> torch.nn.Module:
+    """Two products of different shapes, pruned and stored dense."""
+    first, second = torch.nn.Linear(512, 640, bias=False), torch.nn.Linear(640, 96, bias=False)
+    first.weight.data, second.weight.data = _DENSE.clone(), _SECOND.clone()
+    return torch.nn.Sequential(first, torch.nn.ReLU(), second)
