@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from sparsetui.evidence.records import Evidence, Finding
+from collections.abc import Sequence
+
+from sparsetui.evidence.records import BudgetLine, Evidence, Finding
 from sparsetui.report.document import Bars, Block, Bullets, Cell, Code, Heading, Para, Strong, Table
 from sparsetui.report.facts import Facts, deciding_figure
 from sparsetui.report.numbers import figure
-from sparsetui.report.plots import budget_rows, reality_rows
+from sparsetui.report.plots import alone_share, budget_notes, budget_rows, reality_rows
 
 
 def mechanism_section(f: Facts) -> list[Block]:
@@ -80,10 +82,19 @@ def budget_section(f: Facts) -> list[Block]:
         return blocks
     gap = "failing − comparator" if budget.question == "regression" else "failing − ideal at its nominal sparsity"
     blocks.append(Para((f"The gap, {gap}, is ", Strong(figure(budget.gap_ms, unit="ms")), " a step.")))
-    blocks.append(Bars(tuple(budget_rows(budget))))
-    rows = tuple((Code(b.mechanism), figure(b.ms, unit="ms"), figure(b.share, percent=True)) for b in budget.lines)
+    findings = f.state.findings or (f.result.findings if f.result else ())
+    blocks.append(Bars(tuple(budget_rows(budget, findings))))
+    rows = tuple((Code(b.mechanism), figure(b.ms, unit="ms"), _share(b, findings)) for b in budget.lines)
     blocks.append(Table(("mechanism", "time a step", "share of the gap"), rows))
+    if notes := budget_notes(budget, findings):
+        blocks.append(Bullets(tuple((note,) for note in notes)))
     return blocks
+
+
+def _share(line: BudgetLine, findings: Sequence[Finding]) -> str:
+    alone = alone_share(line, findings)
+    text = figure(line.share, percent=True)
+    return text if alone is None else f"adds {text}; alone {figure(alone, percent=True)}"
 
 
 def reality_section(f: Facts) -> list[Block]:

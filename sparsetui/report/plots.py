@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 from rich.cells import cell_len, set_cell_size
 
-from sparsetui.evidence.records import Number, RegressionBudget
+from sparsetui.evidence.records import BudgetLine, Finding, Number, RegressionBudget
 from sparsetui.evidence.text import clean
 from sparsetui.report.numbers import brief, fallback_overhead, figure, metric
 
@@ -22,6 +23,7 @@ _TICKS = "▁▂▃▄▅▆▇█"
 _TICKS_ASCII = "_.-=+*#@"
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _TO_ASCII = str.maketrans({"×": "x", "–": "-", "—": "-", "−": "-", "±": "~", "·": ".", "µ": "u", "…": "~"})
+UNEXPLAINED = "unexplained"  # the last line of every budget
 _MARKS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
@@ -149,22 +151,60 @@ def distribution(
     return plain(lines, unicode)
 
 
-def budget_bars(budget: RegressionBudget, width: int, unicode: bool = True) -> list[str]:
-    """The gap split by mechanism, one bar a line, the unexplained rest as the ledger has it; one scale for all."""
+def budget_bars(
+    budget: RegressionBudget, width: int, unicode: bool = True, findings: Sequence[Finding] = ()
+) -> list[str]:
+    """The gap split by mechanism, one bar a line, the unexplained rest as the ledger has it; one scale for all.
+
+    ``findings`` tell what a mechanism closes alone, where a line can hold only what the stages before it left. What needs
+    a sentence has one below the bars.
+    """
     if width <= 0:
         return []
     title = "regression" if budget.question == "regression" else "missing speed-up"
     lines = [_cut(f"{title}: gap {figure(budget.gap_ms, unit='ms')}", width)]
-    return plain(lines, unicode) + labelled_bars(budget_rows(budget), width, unicode)
+    notes = [x for note in budget_notes(budget, findings) for x in textwrap.wrap(clean(note), width)]
+    bars = labelled_bars(budget_rows(budget, findings), width, unicode)
+    return plain(lines, unicode) + bars + plain([_cut(x, width) for x in notes], unicode)
 
 
-def budget_rows(budget: RegressionBudget) -> list[BarRow]:
+def budget_rows(budget: RegressionBudget, findings: Sequence[Finding] = ()) -> list[BarRow]:
     """The budget's lines as rows for :func:`labelled_bars`; a share above 1 sets the scale."""
     top = max([1.0, *(b.share.value for b in budget.lines if b.share.value is not None)])
-    return [
-        (b.mechanism, None if b.share.value is None else b.share.value / top, _share_text(b.ms, b.share))
-        for b in budget.lines
-    ]
+    rows = []
+    for b in budget.lines:
+        text, alone = _share_text(b.ms, b.share), alone_share(b, findings)
+        if alone is not None:
+            ms = figure(b.ms, unit="ms", count=False, interval=False, mark=False)
+            text = f"adds {_bare(b.share)}, alone {_bare(alone)}  {ms}"
+        rows.append((b.mechanism, None if b.share.value is None else b.share.value / top, text))
+    return rows
+
+
+def alone_share(line: BudgetLine, findings: Sequence[Finding]) -> Number | None:
+    """What the mechanism of a line closes alone, as its finding says; ``None`` unless the line is less: a remainder."""
+    found = next((f.share_of_regression for f in findings if f.mechanism == line.mechanism), None)
+    if found is None or found.value is None or line.share.value is None or line.share.reason is None:
+        return None
+    return found if line.share.value < min(1.0, found.value) else None
+
+
+def budget_notes(budget: RegressionBudget, findings: Sequence[Finding] = ()) -> list[str]:
+    """The sentences that a budget needs: what a remainder is, and how a share can be more than the whole."""
+    notes = []
+    target = "the comparator pays elsewhere" if budget.question == "regression" else "it beats its ideal elsewhere"
+    for b in budget.lines:
+        if b.mechanism != UNEXPLAINED and b.share.value is not None and b.share.value > 1:
+            within = b.share.ci is not None and b.share.ci[0] <= 1
+            said = "its interval reaches down to the whole" if within else target
+            notes.append(f"{b.mechanism} gains more than the gap: {said}")
+    if any(alone_share(b, findings) is not None for b in budget.lines):
+        notes.append("adds: what is left for it after the stages before it; alone: what removing nothing else closes")
+    return notes
+
+
+def _bare(share: Number) -> str:
+    return figure(share, percent=True, count=False, interval=False, mark=False)
 
 
 def reality_check(metrics: Mapping[str, Any], width: int, unicode: bool = True) -> list[str]:

@@ -22,7 +22,7 @@ def summary_lines(
     lines = [*_verdict(f), *(clean(line) for line in key_figures(f))]
     budget = state.budget or (f.result.budget if f.result else None)
     if budget is not None:
-        lines += plots.budget_bars(budget, width, unicode)
+        lines += plots.budget_bars(budget, width, unicode, state.findings or (f.result.findings if f.result else ()))
     unanswered = state.unanswered or (f.result.cannot_answer if f.result else ())
     lines += [f"cannot answer: {clean(u.question)} ({clean(u.why)}); {clean(u.settle)}" for u in unanswered[:5]]
     if f.open_gates:

@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import math
 import unicodedata
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from sparsetui.evidence.records import BudgetLine, Number, RegressionBudget, unavailable
+from sparsetui.evidence.records import BudgetLine, Finding, Number, RegressionBudget, unavailable
 from sparsetui.report import plots
 from sparsetui.report.plots import LensPoint, RoofPoint, Roofs, Zone
 
@@ -103,6 +104,53 @@ def test_budget_shows_the_unexplained_rest() -> None:
     assert "gap 3.20 ms" in lines[0]
     assert lines[2].startswith("unexplained")
     assert lines[1].count("█") > lines[2].count("█")
+
+
+def line(mechanism: str, share: float, why: str | None = None, ci: tuple[float, float] | None = None) -> BudgetLine:
+    ms = Number(2 * share, unit="ms", quality="derived", reason=why)
+    return BudgetLine(mechanism, ms, Number(share, ci=ci, quality="derived", reason=why))
+
+
+def found(mechanism: str, share: float) -> Finding:
+    closed = Number(share, ci=(share - 0.02, share + 0.02))
+    return Finding(mechanism.split(".")[0], mechanism, "confirmed", True, "", "", share_of_regression=closed)
+
+
+WHY = "closes 0.22 ms alone; stages before it already account for all but 0 ms of the gap"
+
+
+def test_a_remainder_is_told_from_what_a_mechanism_closes_alone() -> None:
+    lines = (line("lowering.extra", 0.97), line("kernel.fallback", 0.0, WHY, (-0.05, 0.05)), line("unexplained", 0.03))
+    findings = (found("lowering.extra", 0.97), found("kernel.fallback", 0.11))
+    drawn = plots.budget_bars(RegressionBudget("regression", Number(2.0, unit="ms"), lines), 80, True, findings)
+    assert "97%" in drawn[1]
+    assert "alone" not in drawn[1]
+    assert "adds 0%, alone 11%  0 ms" in drawn[2]
+    assert " ".join(drawn[4:]).startswith("adds: what is left for it after the stages before it; alone:")
+    bare = plots.budget_bars(RegressionBudget("regression", Number(2.0, unit="ms"), lines), 80)
+    assert len(bare) == 4, "without findings it is not known what a mechanism closes alone"
+
+
+def test_a_recording_that_gives_no_interval_is_no_remainder() -> None:
+    only = line("conversion", 0.4, "one recording of each: no interval can be given")
+    budget = RegressionBudget("regression", Number(2.0, unit="ms"), (only,))
+    assert not any("alone" in x for x in plots.budget_bars(budget, 80))
+
+
+@pytest.mark.parametrize(
+    ("question", "ci", "said"),
+    [
+        ("regression", (1.1, 1.3), "gains more than the gap: the comparator pays elsewhere"),
+        ("missing-speedup", (1.1, 1.3), "gains more than the gap: it beats its ideal elsewhere"),
+        ("regression", (0.9, 1.4), "gains more than the gap: its interval reaches down to the whole"),
+    ],
+)
+def test_a_share_over_the_whole_is_explained(question: Any, ci: tuple[float, float], said: str) -> None:
+    lines = (line("kernel.generic", 1.2, "closes more than the gap", ci), line("unexplained", -0.2))
+    drawn = plots.budget_bars(RegressionBudget(question, Number(2.0, unit="ms"), lines), 100)
+    assert drawn[-1] == f"kernel.generic {said}"
+    whole = (line("kernel.generic", 0.9), line("unexplained", 1.1))
+    assert len(plots.budget_bars(RegressionBudget(question, Number(2.0, unit="ms"), whole), 100)) == 3
 
 
 @quick
