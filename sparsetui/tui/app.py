@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -9,6 +10,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from sparsetui.evidence.text import clean
 from sparsetui.tui import terminal
 from sparsetui.tui.desk import RunnerFactory
 from sparsetui.tui.outlet import first_line
@@ -108,6 +110,7 @@ def run(
     last_resort = LastResort()
     app.on_ending = last_resort.start
     crashed = True
+    gc.freeze()  # what has been imported stays: each time the collector walked it, a key waited for some 30 ms
     try:
         app.run(mouse=mouse)
         crashed = app.return_code not in (0, None) and not app.ending
@@ -115,17 +118,32 @@ def run(
         app.watches.close()
         app.desk.close()  # also after a crash of our own: the session is saved and no worker outlives the app
         last_resort.stand_down()
-    where = f"; session {app.desk.state.id} is saved" if app.desk.state.id else ""
+    where = reopened(app.desk.last)
     if app.ended_by is not None:
-        _say(f"ended by {signal.Signals(app.ended_by).name}{where}")
+        _say("; ".join((f"ended by {signal.Signals(app.ended_by).name}", *where)))
         return 130
     if crashed:
-        _say(f"the app stopped on a fault of its own{where}")
+        _say("; ".join(("the app stopped on a fault of its own", *where)))
         return 3
     if app.interrupted:
-        _say(f"the run was interrupted{where}")
+        _say("; ".join(("the run was interrupted", *where)))
         return 130
+    if where:
+        _say("; ".join(where))
     return app.desk.exit_code
+
+
+def reopened(folder: Path | None) -> tuple[str, ...]:
+    """What to say of the session that was last on the desk: that it is saved, and the command that opens it again."""
+    if folder is None:
+        return ()
+    import shlex
+
+    from sparsetui.session.store import default_root
+
+    known = default_root().resolve() == folder.resolve().parent
+    ref = shlex.quote(folder.name if known else str(folder))
+    return f"session {clean(folder.name)} is saved", clean(f"sparsetui sessions open {ref} opens it again", 400)
 
 
 def _say(text: str) -> None:

@@ -82,14 +82,18 @@ class Desk:
         self._lock = threading.Lock()
         self._posted = False
         self._runner_lock = threading.Lock()
+        self._last: Path | None = None
+        self.state = SessionState()
+        self.ref: str | None = None
         self.clear()
 
     def clear(self) -> None:
         """Nothing on the desk. The runner, if any, must have been closed."""
+        self._last = self.last
         self.workload: Any = None
         self.title = ""
         self.drill: Any = None
-        self.ref: str | None = None
+        self.ref = None
         self.state = SessionState()
         self.live = Live(budget_s=self.budget)
         self.runner: FarRunner | None = None
@@ -185,6 +189,17 @@ class Desk:
         """The folder of the session, where it has one."""
         where = self.ref or self.state.id
         return Path(self.store.open(where).path) if where and self.store is not None else None
+
+    @property
+    def last(self) -> Path | None:
+        """The folder of the session that is open, or that was before; ``None`` where none has been."""
+        where = self.ref or self.state.id
+        if not where or self.store is None:
+            return self._last
+        try:
+            return Path(self.store.find(where))
+        except Exception:  # it was removed meanwhile
+            return None
 
     @property
     def verdict(self) -> Result | None:

@@ -14,6 +14,7 @@ from sparsetui.report.plots import bar, budget_bars, distribution, fit, reality_
 from sparsetui.runner.api import Live
 from sparsetui.session.state import SessionState
 from sparsetui.tui.look import ACCENT, COMPARATOR, DIM, FAILING, HEAD, OK, ink
+from sparsetui.tui.wrapping import wrap
 
 # what is drawn, in this order; of an intervention the two arms that are compared (its "off" arm is the failing variant anew)
 _ARMS = {"failing": "failing", "comparator": "comparator", "control": "its control", "without": "without it"}
@@ -36,8 +37,8 @@ def live_lines(state: SessionState, live: Live, width: int, height: int, unicode
         lines = left + ([ink(), *tinted(bars, ACCENT, OK, FAILING)] if bars else [])
     lines += counters(state, live, width)
     if state.budget is not None:
-        lines.append(ink())
-        title, *shares = budget_bars(state.budget, width, unicode)
+        title, *shares = budget_bars(state.budget, width, unicode, state.findings)
+        lines += [ink()] * (len(lines) + 2 + len(shares) <= height)  # air gives way before the unexplained rest does
         lines += [ink(title, style=HEAD), *tinted([ink(x) for x in shares], FAILING)]
     enough = [a for a, v in live.latency_ms.items() if len(v) >= ENOUGH]
     if len(lines) + 9 <= height and len(enough) >= 2:
@@ -88,7 +89,8 @@ def strips(state: SessionState, live: Live, width: int, unicode: bool) -> list[T
     arms = [a for a in _ARMS if a in known] + others
     arms = arms[:2] + arms[2:][-2:]  # of what a matrix or a rehearsal times, the newest
     if not arms:
-        return [ink("no latency has been measured yet; the execution stage runs the clock", style=DIM)]
+        said = "no latency has been measured yet; the execution stage runs the clock"
+        return [ink(line, style=DIM) for line in wrap(said, width)]
     top = max((v for a in arms for v in live.latency_ms.get(a, ()) if math.isfinite(v)), default=None)
     name_width = max(len(_ARMS.get(a, clean(a, 16))) for a in arms)
     texts = {a: _percentiles(state, live, a) for a in arms}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from textual.widgets import Input
 
@@ -23,6 +23,9 @@ else:
 class Moving(Base):
     """Moves in whatever has the focus; filters, sorts, marks and copies the table that is meant."""
 
+    RUNS_ON: ClassVar[bool] = False  # its lists stand one below the other: up and down go on from one into the next
+    filter_box: Input | None = None  # while it is open
+
     if TYPE_CHECKING:
         app: SparseApp
 
@@ -33,8 +36,21 @@ class Moving(Base):
         return self.focused if isinstance(self.focused, Block) else None
 
     def _move(self, where: str) -> None:
-        if self.block is not None:
-            self.block.move(where)
+        block = self.block
+        if block is None:
+            return
+        if self.RUNS_ON and isinstance(block, Table) and where in ("up", "down") and block.at_end(where):
+            self._run_on(block, 1 if where == "down" else -1)
+        else:
+            block.move(where)
+
+    def _run_on(self, table: Table, by: int) -> None:
+        """From the end of a list into the one after it, and from its beginning into the one before."""
+        lists = [p for p in self.panels() if isinstance(p, Table)]
+        at = lists.index(table) + by
+        if 0 <= at < len(lists):
+            lists[at].move("top" if by > 0 else "bottom")
+            lists[at].focus()
 
     def do_up(self) -> None:
         self._move("up")
@@ -90,25 +106,31 @@ class Moving(Base):
         if self.table is None:
             self.note("nothing here can be filtered", WARN)
             return
-        box = self.query_one("#filter", Input)
-        box.add_class("-open")
-        box.value = self.table.needle
         self._filtering = self.table
-        box.focus()
+        if self.filter_box is None:  # made when it is wanted: every screen would have to style it
+            self.filter_box = Input(
+                self.table.needle, classes="filter", placeholder="filter: Enter keeps it, Esc clears it", compact=True
+            )
+            self.mount(self.filter_box, before="#note")
+        self.filter_box.focus()
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        if event.input.id == "filter" and event.input.has_class("-open"):
+        if event.input is self.filter_box:
             self._filtering.set_filter(event.value)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        if event.input.id == "filter":
-            self._end_filter()
+        if event.input is self.filter_box:
+            self._close_filter()
+            if self._filtering.needle:
+                self.note(
+                    f"{len(self._filtering.rows)} of {len(self._filtering.all_rows)} rows; / and Esc shows all again"
+                )
 
-    def _end_filter(self) -> None:
-        self.query_one("#filter", Input).remove_class("-open")
+    def _close_filter(self) -> None:
+        box, self.filter_box = self.filter_box, None
         self._filtering.focus()
-        if self._filtering.needle:
-            self.note(f"{len(self._filtering.rows)} of {len(self._filtering.all_rows)} rows; / and Esc shows all again")
+        if box is not None:
+            box.remove()
 
     def do_sort(self) -> None:
         if self.table is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 
 from rich.cells import cell_len, set_cell_size
@@ -12,6 +11,7 @@ from sparsetui.evidence.text import clean
 from sparsetui.report import plots
 from sparsetui.report.document import Bars, Block, Bullets, Code, Heading, Para, Strong, Table, inlines, plain
 from sparsetui.tui.look import ACCENT, DIM, FAILING, HEAD, ink
+from sparsetui.tui.wrapping import wrap, wrap_text
 
 LENS_HEIGHT = 12
 LEAST = 6  # cells that a column keeps before its text is wrapped mid-word
@@ -49,16 +49,11 @@ def _draw(block: Block, width: int, unicode: bool) -> list[Text]:
 
 def _wrapped(parts: Sequence[object], width: int) -> list[Text]:
     """Inline parts as lines; their styles survive the wrapping."""
-    from rich.console import Console
-
     text = ink()
     for part in parts:
         style = ACCENT if isinstance(part, Code) else HEAD if isinstance(part, Strong) else ""
         text.append(clean(part if isinstance(part, str) else getattr(part, "text", part)), style=style)
-    lines = list(text.wrap(Console(width=max(1, width)), max(1, width)))
-    for line in lines:
-        line.rstrip()
-    return lines
+    return wrap_text(text, width)
 
 
 def _table(table: Table, width: int) -> list[Text]:
@@ -93,4 +88,4 @@ def _style(cell: object) -> str:
 def _cut(text: str, width: int) -> list[str]:
     if cell_len(text) <= width:
         return [text]
-    return textwrap.wrap(text, max(1, width), break_on_hyphens=False) or [""]
+    return wrap(text, width, break_on_hyphens=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Mapping, Sequence
 
 from rich.text import Text
@@ -18,6 +17,7 @@ from sparsetui.session.state import SessionState
 from sparsetui.tui.guide import closes, found_line, stage_state, to_run
 from sparsetui.tui.look import ACCENT, BAD, DIM, FAILING, HEAD, KEY, MARK, MARK_STYLE, OK, WARN, ink
 from sparsetui.tui.widgets.table import Column, Row
+from sparsetui.tui.wrapping import wrap, wrap_text
 
 OP_COLUMNS = (
     Column("op", 12, 30),
@@ -107,17 +107,13 @@ def _playbook_says(state: SessionState, stage: str) -> str:
 
 def _wrap(text: Text, width: int, most: int, indent: int) -> list[Text]:
     """``text`` in at most ``most`` lines; the last one is cut with a mark."""
-    from rich.console import Console
-
     if text.cell_len <= width or most <= 1:
         return [text]
-    parts = list(text.wrap(Console(width=width), width - indent))
+    parts = wrap_text(text, width - indent)
     out = [parts[0]] + [ink(" " * indent) + p for p in parts[1:]]
     if len(out) > most:
         out = out[:most]
         out[-1].append(" …")
-    for line in out:
-        line.rstrip()
     return out
 
 
@@ -205,11 +201,12 @@ def finding_rows(findings: Sequence[Finding], narrow_column: bool = False, *, un
             said = [f"{f.stage}, {f.confidence if f.material else not_material}", closes(f)]
             said += [p.module for p in f.where[:2]] if f.material else []
             said += [f.owner] if f.material else []
-            for label, text in (("fix", f.fix), ("way back", f.rollback)) if f.material else ():
-                said += textwrap.wrap(f"{label}: {clean(text)}", COLUMN_WIDTH) if text else []
+            said += [
+                f"{label}: {text}" for label, text in (("fix", f.fix), ("way back", f.rollback)) if text and f.material
+            ]
+            lines = [line for text in said if text for line in wrap(clean(text), COLUMN_WIDTH)]
             rows += [
-                Row(f"{f.mechanism}#{i}", (ink("  " + clean(line, 60), style=DIM), "", "", ""))
-                for i, line in enumerate(filter(None, said), 1)
+                Row(f"{f.mechanism}#{i}", (ink("  " + line, style=DIM), "", "", "")) for i, line in enumerate(lines, 1)
             ]
     return rows
 
@@ -240,7 +237,7 @@ def labelled(label: str, value: object, width: int, style: str = "", *, indent: 
     """``label  value`` with the value wrapped under itself; ``indent`` cells are the label's. Nothing for no value."""
     if value in (None, "", ()):
         return []
-    parts = textwrap.wrap(clean(value), max(12, width - indent)) or [""]
+    parts = wrap(clean(value), max(12, width - indent))
     first = ink(f"{label[: indent - 1]:<{indent}}", style=DIM) + ink(parts[0], style=style)
     return [first, *(ink(" " * indent) + ink(p, style=style) for p in parts[1:])]
 

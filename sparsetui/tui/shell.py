@@ -65,6 +65,8 @@ class SparseApp(App[int]):
         self.unicode = unicode
         self.depth = depth
         self.animation_level = "none"
+        # what is told stands on the message line: no screen needs Textual's two own widgets, and each screen would style them
+        self._disable_tooltips = self._disable_notifications = True
         if depth in _SYSTEMS:
             self.console._color_system = _SYSTEMS[depth]
         self.register_theme(look.DARK)
@@ -97,6 +99,7 @@ class SparseApp(App[int]):
                 loop.add_signal_handler(number, self._on_signal, number)
             except (ValueError, RuntimeError):  # not the main thread: a test's event loop
                 break
+
         self.set_interval(1.0, self._tick)
         if "session" in self._start:
             self.shelf.open_session(self._start["session"])
@@ -262,7 +265,7 @@ class SparseApp(App[int]):
         self._painted_at = time.monotonic()
         self.desk.newest()
         if self.sheet is not None:
-            getattr(self.sheet, "heard", self.sheet.redraw)()
+            self.sheet.heard()
 
     def _tick(self) -> None:
         if self.sheet is None:
@@ -270,7 +273,7 @@ class SparseApp(App[int]):
         if self.desk.busy:
             self.sheet.draw_note()
         elif self.desk.follow():
-            getattr(self.sheet, "heard", self.sheet.redraw)()
+            self.sheet.heard()
 
     def on_ended(self, message: Ended) -> None:
         self.desk.ended(message.job)

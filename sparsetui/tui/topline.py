@@ -43,7 +43,7 @@ def bar_text(sheet: Sheet) -> Text:
             pair = f"failing {workload.failing.entry.attribute} · comparator {workload.comparator.entry.attribute}"
             tail.append("   " + clean(pair, 60), style=DIM)
         if not sheet.desk.followed:  # of another's run only its phases are known
-            tail.append(f"   budget {live.spent_s:.0f}/{live.budget_s:.0f} s")
+            tail.append("   " + budget_text(live.spent_s, live.budget_s))
         if state.host and sheet.size.width >= 100:
             tail.append(f"   host {clean(state.host, 24)}", style=DIM)
     if sheet.desk.readonly:
@@ -53,6 +53,11 @@ def bar_text(sheet: Sheet) -> Text:
         text.truncate(max(0, sheet.size.width - tail.cell_len - 2), overflow="ellipsis")
         gap = 1
     return text + ink(" " * gap) + tail
+
+
+def budget_text(spent_s: float, budget_s: float) -> str:
+    """The live profiling time of the run that goes on, or was last; it is not that of the whole session."""
+    return f"run budget {spent_s:.0f}/{budget_s:.0f} s" if spent_s else f"run budget {budget_s:.0f} s"
 
 
 def status(sheet: Sheet) -> Text:

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 class Observer(Protocol):
     """What the app asks of a :class:`sparsetui.ingest.attach.Watch`."""
 
-    targets: tuple[Who, ...]
+    @property
+    def targets(self) -> tuple[Who, ...]: ...
 
     def cost(self) -> Cost: ...
     def start(self) -> None: ...

@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
+from real_pair import pair
 
 from sparsetui.runner.api import Cancelled, Update
 from sparsetui.session.state import SessionState
@@ -21,34 +22,9 @@ from sparsetui.session.store import Store
 from sparsetui.tui.engine.far import EngineError, FarRunner
 from sparsetui.workload.spec import Workload, load
 
-SERVING = """\
-import time, torch
-
-def build():
-    torch.manual_seed(0)
-    return torch.nn.Linear(16, 16)
-
-def slow():
-    time.sleep(60)
-"""
-PAGE = """\
-[workload]
-name = "tiny"
-[failing]
-entry = "serving.py:{}"
-threads = 1
-[comparator]
-entry = "serving.py:build"
-threads = 1
-[inputs]
-shape = [2, 16]
-"""
-
 
 def workload(folder: Path, failing: str = "build") -> Workload:
-    (folder / "serving.py").write_text(SERVING)
-    (folder / f"{failing}.toml").write_text(PAGE.format(failing))
-    return load(folder / f"{failing}.toml")
+    return load(pair(folder, failing))
 
 
 def family(pid: int) -> set[int]:

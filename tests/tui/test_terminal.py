@@ -20,6 +20,7 @@ from typing import Any
 
 import psutil
 import pytest
+from real_pair import pair
 
 HERE = Path(__file__).parent
 COLOUR = re.compile(rb"\x1b\[[0-9;:]*?(?:^|;|\[)(3[0-7]|4[0-7]|9[0-7]|10[0-7]|[34]8)(?:;|m|:)")
@@ -180,6 +181,9 @@ def test_quit_gives_the_exit_code_of_the_verdict(start: Callable[..., Terminal],
     t.press("q")
     assert t.wait() == 1
     assert restored(t.out)
+    (session,) = (tmp_path / "store").iterdir()
+    last = t.out[t.out.rfind(b"\x1b[?1049l") :].decode()
+    assert f"session {session.name} is saved; sparsetui sessions open {session} opens it again" in last
 
 
 def test_no_color_writes_no_colour_and_sixteen_colours_no_more(start: Callable[..., Terminal]) -> None:
@@ -260,32 +264,11 @@ def test_the_app_loads_neither_torch_nor_scipy_stats() -> None:
     assert done.stdout.strip() == "[]"
 
 
-SLOW = """\
-import time, torch
-
-def build():
-    torch.manual_seed(0)
-    return torch.nn.Linear(16, 16)
-
-def slow():
-    time.sleep(60)
-"""
-PAGE = """\
-[failing]
-entry = "serving.py:slow"
-[comparator]
-entry = "serving.py:build"
-[inputs]
-shape = [2, 16]
-"""
-
-
 @pytest.mark.parametrize("how", ["closed terminal", "SIGTERM"])
 def test_a_real_run_leaves_no_engine_and_no_worker_behind(tmp_path: Path, how: str) -> None:
-    (tmp_path / "serving.py").write_text(SLOW)
-    (tmp_path / "w.toml").write_text(PAGE)
     where = str(tmp_path / "store")
-    argv = [sys.executable, "-m", "sparsetui", "investigate", str(tmp_path / "w.toml"), "--sessions", where]
+    workload = str(pair(tmp_path, "slow"))
+    argv = [sys.executable, "-m", "sparsetui", "investigate", workload, "--sessions", where]
     t = Terminal(argv, environment())
     try:
         t.until(lambda: b"quit" in t.out)

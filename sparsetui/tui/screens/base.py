@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding
+from textual.geometry import Size
 from textual.screen import Screen
 from textual.timer import Timer
 from textual.widget import Widget
-from textual.widgets import Input
 
 from sparsetui.evidence.text import clean
 from sparsetui.tui import topline
@@ -62,6 +62,18 @@ class Sheet(Moving, Screen[None], inherit_bindings=False):
         self._note_timer: Timer | None = None
         self._redraw_due = False
         self._sized = False  # nothing can be drawn before the first layout
+        self._drawn = False  # and nothing is painted before that
+        self._laying_out = False
+        self._drawn_of: tuple[object, ...] = ()
+        # known before it is mounted: Textual would style the whole screen without them, and then once more with them
+        self.add_class(*self._size_classes(), *([] if self.app.unicode else ["-ascii"]))
+
+    def _size_classes(self) -> list[str]:
+        size = self.app.size
+        return [
+            max(p for p in places if p[0] <= cells)[1]
+            for places, cells in ((self.HORIZONTAL_BREAKPOINTS, size.width), (self.VERTICAL_BREAKPOINTS, size.height))
+        ]
 
     @property
     def desk(self) -> Desk:
@@ -76,7 +88,6 @@ class Sheet(Moving, Screen[None], inherit_bindings=False):
     def compose(self) -> ComposeResult:
         yield Line(id="bar")
         yield from self.body()
-        yield Input(id="filter", placeholder="filter: Enter keeps it, Esc clears it", compact=True)
         yield Line(id="note")
         yield KeyBar(id="keys")
 
@@ -91,8 +102,6 @@ class Sheet(Moving, Screen[None], inherit_bindings=False):
         raise NotImplementedError
 
     def on_mount(self) -> None:
-        if not self.app.unicode:
-            self.add_class("-ascii")
         first = self.first_focus()
         if first is not None:
             first.focus()
@@ -114,6 +123,20 @@ class Sheet(Moving, Screen[None], inherit_bindings=False):
     def _redraw_now(self) -> None:
         self._redraw_due = False
         self.redraw()
+        self._drawn = self._drawn or self.is_current
+
+    def _refresh_layout(self, size: Size | None = None, scroll: bool = False) -> None:
+        """Lay out; and paint, unless all of the screen is about to be painted anyway."""
+        self._laying_out = True
+        try:
+            super()._refresh_layout(size, scroll)
+        finally:
+            self._laying_out = False
+
+    def _compositor_refresh(self) -> None:
+        """Paint. A screen that opens is painted once, with all that it shows: its empty frames would cost as much again."""
+        if self._drawn and not (self._laying_out and self._repaint_required):
+            super()._compositor_refresh()
 
     def first_focus(self) -> Widget | None:
         return next((w for w in self.query(Block) if w.can_focus), None)
@@ -125,10 +148,27 @@ class Sheet(Moving, Screen[None], inherit_bindings=False):
         """Everything: body, bars, keys."""
         if not self.is_attached or not self.is_current:
             return
+        self._drawn_of = self._news()
         self.show()
         self.draw_bar()
         self.draw_note()
         self.draw_keys()
+
+    def heard(self) -> None:
+        """Something was told of a run. Most of it is progress; all is drawn anew only where there is news."""
+        if self._news() != self._drawn_of:
+            self.redraw()
+            return
+        self.draw_live()
+        self.draw_bar()
+        self.draw_note()
+
+    def _news(self) -> tuple[object, ...]:
+        live = self.desk.live
+        return (self.desk.state, live.running, live.stage, live.phase, self.desk.busy, self.desk.followed)
+
+    def draw_live(self) -> None:
+        """Draw what moves between two events of a run: strips, counters."""
 
     # the bars
 
@@ -200,11 +240,9 @@ class Sheet(Moving, Screen[None], inherit_bindings=False):
     # the app
 
     def do_back(self) -> None:
-        box = self.query_one("#filter", Input)
-        if box.has_class("-open"):
+        if self.filter_box is not None:
             self._filtering.set_filter("")
-            box.remove_class("-open")
-            self._filtering.focus()
+            self._close_filter()
             return
         self.go_back()
 

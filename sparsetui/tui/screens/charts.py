@@ -131,7 +131,7 @@ def _bars(title: str, more: str, rows: list[plots.BarRow], width: int, unicode: 
 def _budget(state: SessionState, width: int, unicode: bool) -> list[Text]:
     if state.budget is None:
         return []
-    title, *shares = plots.budget_bars(state.budget, width, unicode)
+    title, *shares = plots.budget_bars(state.budget, width, unicode, state.findings)
     return [ink(title, HEAD), *tinted([ink(x) for x in shares], FAILING)]
 
 

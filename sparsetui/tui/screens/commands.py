@@ -14,6 +14,7 @@ from sparsetui.tui.look import DIM, HEAD, ink
 from sparsetui.tui.screens.base import CaseSheet
 from sparsetui.tui.widgets.bars import Panel
 from sparsetui.tui.widgets.table import Column, Row, Table
+from sparsetui.tui.wrapping import wrap_text
 
 
 def command_line(command: dict[str, Any]) -> str:
@@ -58,12 +59,10 @@ class Commands(CaseSheet):
             panel.set_lines([])
             return
         command = self.desk.state.commands[int(table.key)]
-        from rich.console import Console
-
         width = max(20, panel.content_size.width)
         text = ink(clean(command_line(command)))
         head = ink(clean(command.get("why", ""), 100), style=HEAD)
-        panel.set_lines([head, *text.wrap(Console(width=width), width), ink("y copies it", style=DIM)])
+        panel.set_lines([head, *wrap_text(text, width), ink("y copies it", style=DIM)])
 
     def yank_text(self) -> str:
         table = self.query_one("#commands", Table)

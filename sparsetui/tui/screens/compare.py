@@ -16,6 +16,7 @@ from sparsetui.session.state import SessionState
 from sparsetui.tui.actions import Action
 from sparsetui.tui.guide import closes
 from sparsetui.tui.look import BAD, DIM, HEAD, WARN, ink
+from sparsetui.tui.panels import labelled
 from sparsetui.tui.screens.base import Sheet
 from sparsetui.tui.widgets.bars import Panel
 from sparsetui.tui.widgets.table import Column, Row, Table
@@ -67,9 +68,11 @@ class Compare(Sheet):
             classes="frame half",
             title="side by side",
         )
+        yield Panel(id="cell", classes="frame")
 
     def on_mount(self) -> None:
-        self.query_one("#both").can_focus = False
+        for id in ("#both", "#cell"):
+            self.query_one(id).can_focus = False
         super().on_mount()
 
     def first_focus(self) -> Widget | None:
@@ -90,6 +93,19 @@ class Compare(Sheet):
         a, b = self._read
         panel.set_lines([_who("A", a), _who("B", b)])
         self.query_one("#rows", Table).set_rows(rows(a, b))
+        self._whole()
+
+    def on_table_picked(self) -> None:
+        self._whole()
+
+    def _whole(self) -> None:
+        """The row under the cursor, uncut."""
+        panel, table = self.query_one("#cell", Panel), self.query_one("#rows", Table)
+        row = next((r for r in table.rows if r.key == table.key), None)
+        width = max(20, panel.content_size.width)
+        label, a, b, _ = row.plain() if row is not None else ("", "", "", "")
+        panel.set_title(label)
+        panel.set_lines([*labelled("A", a, width, indent=3), *labelled("B", b, width, indent=3)])
 
     def do_enter(self) -> None:
         """Open the one that the cursor's row says more of: A, unless only B has it."""
@@ -123,7 +139,7 @@ def _row(key: str, label: str, left: str, right: str, told: str | None = None) -
 
 def _verdict(a: SessionState, b: SessionState) -> list[Row]:
     def of(s: SessionState, get: Callable[[Any], Any]) -> str:
-        return clean(get(s.result.verdict) or "", 80) if s.result is not None else ""
+        return clean(get(s.result.verdict) or "", 300) if s.result is not None else ""
 
     fields: tuple[tuple[str, Callable[[Any], Any]], ...] = (
         ("verdict", lambda v: v.status.replace("_", " ")),

@@ -18,6 +18,7 @@ from sparsetui.tui.look import DIM, HEAD, KEY, WARN, ink
 from sparsetui.tui.widgets.bars import Line
 from sparsetui.tui.widgets.block import Block
 from sparsetui.tui.widgets.table import Column, Row, Table
+from sparsetui.tui.wrapping import wrap
 
 if TYPE_CHECKING:
     from sparsetui.tui.screens.base import Sheet
@@ -209,7 +210,5 @@ class Palette(Dialog[str]):
 
 
 def _wrapped(line: str, width: int) -> list[str]:
-    import textwrap
-
     indent = " " * (len(line) - len(line.lstrip()))
-    return textwrap.wrap(line, width, subsequent_indent=indent) or [""]
+    return wrap(line, width, subsequent_indent=indent)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -20,6 +19,7 @@ from sparsetui.tui.panels import labelled
 from sparsetui.tui.screens.base import CaseSheet
 from sparsetui.tui.widgets.bars import Panel
 from sparsetui.tui.widgets.table import Column, Row, Table
+from sparsetui.tui.wrapping import wrap
 
 # state of a host -> mark, and the word that carries the meaning
 _STATES = {
@@ -74,8 +74,11 @@ class Fleet(CaseSheet):
 
     @property
     def section(self) -> Mapping[str, Any]:
-        found = self.desk.state.sections.get("fleet")
-        return found if isinstance(found, Mapping) else {}
+        return _section(self.desk.state, "fleet")
+
+    @property
+    def matrix(self) -> Mapping[str, Any]:
+        return _section(self.desk.state, "fleet_matrix")
 
     def show(self) -> None:
         story, table = self.query_one("#story", Panel), self.query_one("#hosts", Table)
@@ -94,15 +97,20 @@ class Fleet(CaseSheet):
     def _story(self, panel: Panel) -> None:
         """The verdict, or how far it is."""
         live, status = self.desk.live, str(self.section.get("status", ""))
+        measured = str(self.matrix.get("summary", ""))
         if live.running:
             head, said = "» running", live.message
+        elif measured and not status:
+            panel.set_title("matrix over nodes")
+            panel.set_lines([ink(line) for line in textwrap.wrap(clean(measured), max(20, panel.content_size.width))])
+            return
         elif status:
             head, said = _STATUS.get(status, clean(status, 20)), str(self.section.get("summary", ""))
         else:
             head, said = "not asked", "The same pair runs on each host; figures of different locks are never pooled."
         panel.set_title(f"{head} {'-' if not self.app.unicode else '–'} is it the host or the release?")
         width = max(20, panel.content_size.width)
-        panel.set_lines([ink(line) for line in textwrap.wrap(clean(said), width)])
+        panel.set_lines([ink(line) for line in wrap(clean(said), width)])
 
     def on_table_picked(self) -> None:
         self._detail()
@@ -143,7 +151,21 @@ class Fleet(CaseSheet):
             for name, text in e.source.items():
                 if name != "host" and text:
                     lines += labelled(name.replace("_", " "), text, width, DIM, indent=_LABEL)
+        lines += self._measured(key, now, width)
         panel.set_lines(lines or [ink("nothing is known of it yet", DIM)])
+
+    def _measured(self, host: str, now: Mapping[str, Any], width: int) -> list[Text]:
+        """What the host has measured of a matrix, and how its lock differs from the others'."""
+        lines: list[Text] = []
+        for lock in self.matrix.get("locks") or ():
+            if isinstance(lock, Mapping) and lock.get("lock") == now.get("lock") and lock.get("differs"):
+                lines += labelled("a lock apart", lock["differs"], width, WARN, indent=_LABEL)
+        newest = {e.source.get("signature"): e for e in self.desk.state.evidence
+                  if e.probe == "matrix" and e.source.get("host") == host}  # fmt: skip
+        for e in newest.values():
+            said = e.summary.removeprefix(f"{host}: ")
+            lines += labelled(f"matrix {e.id}", said, width, DIM if e.quality == "unavailable" else "", indent=_LABEL)
+        return lines
 
     def label(self, action: Action) -> str:
         return "ask hosts" if action.id == "run_all" else super().label(action)
@@ -155,32 +177,41 @@ class Fleet(CaseSheet):
         self.app.start("investigation", lambda r: r.run_all())
 
     def yank_text(self) -> str:
-        summary = str(self.section.get("summary", ""))
-        return "\n".join(t for t in (clean(summary), super().yank_text()) if t)
+        said = [clean(s.get("summary", "")) for s in (self.section, self.matrix)]
+        return "\n".join(t for t in (*said, super().yank_text()) if t)
+
+
+def _section(state: SessionState, name: str) -> Mapping[str, Any]:
+    found = state.sections.get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _rows(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    rows = body.get("rows")
+    return [r for r in rows if isinstance(r, Mapping) and r.get("host")] if isinstance(rows, (list, tuple)) else []
 
 
 def hosts_of(state: SessionState, live: Live) -> dict[str, dict[str, Any]]:
     """Each host with its state and answer: as it runs, as the section has it, or as the evidence of another's run tells."""
     found: dict[str, dict[str, Any]] = {}
-    body = state.sections.get("fleet")
-    rows = body.get("rows") if isinstance(body, Mapping) else None
-    if isinstance(body, Mapping) and not rows:
-        for name in str(body.get("chosen", "")).split(", "):
-            if name:
-                found[name] = {"state": "waiting"}
+    bodies = [
+        _section(state, name) for name in ("fleet_matrix", "fleet")
+    ]  # where both know a host, the verdict's row stays
+    for body in bodies:
+        if not _rows(body):
+            found.update({name: {"state": "waiting"} for name in str(body.get("chosen", "")).split(", ") if name})
     for e in state.evidence:
         if e.probe == "host" and (name := str(e.source.get("host", ""))):
             done = e.quality != "unavailable"
             found[name] = {"state": "done" if done else "lost", "why": "" if done else e.summary, "lock": e.source.get("lock", ""),
                            "ratio": e.figures.get("ratio"), "comparator_ms": e.figures.get("comparator")}  # fmt: skip
-    for row in rows if isinstance(rows, (list, tuple)) else ():
-        if isinstance(row, Mapping) and row.get("host"):
-            done = row.get("state") == "done"
-            found[str(row["host"])] = {
-                **row,
-                "why": "" if done else row.get("says", ""),
-                "says": row.get("says", "") if done else "",
-            }
+    for row in (r for body in bodies for r in _rows(body)):
+        done = row.get("state") == "done"
+        found[str(row["host"])] = {
+            **row,
+            "why": "" if done else row.get("says", ""),
+            "says": row.get("says", "") if done else "",
+        }
     if live.running:
         for name, now in live.hosts.items():
             found[name] = {**found.get(name, {}), **now} if now.get("state") == "done" else dict(now)
@@ -224,7 +255,8 @@ def _answer(state: str, now: Mapping[str, Any]) -> Text:
         spent = f" {now.get('spent_s', 0):.0f}/{now.get('budget_s', 0):.0f} s" if now.get("budget_s") else ""
         return ink(clean(phase, 30) + spent, ACCENT)
     if state == "done":
-        text, style = _ANSWERS.get(str(now.get("says", "")), ("", ""))
+        said = str(now.get("says", ""))
+        text, style = _ANSWERS.get(said, (clean(said, 44), ""))
         return ink(text, style) + ink(f" {clean(now.get('mechanism') or '', 40)}".rstrip())
     return ink(clean(now.get("why") or "", 80), WARN if now.get("why") else DIM)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,15 @@ from sparsetui.tui.screens.base import Sheet
 from sparsetui.tui.screens.dialogs import Form
 from sparsetui.tui.widgets.bars import Panel
 from sparsetui.tui.widgets.table import Column, Row, Table
+from sparsetui.tui.wrapping import wrap
+
+_TITLES = 48  # cells of the longest title of a drill: titles are never cut, what happened stands below as well
 
 
 class Home(Sheet):
     TITLE_TEXT = "find the first failing mechanism, prove it, close with a way back"
-    FOOTER = ("enter", "attach", "open_file", "mark", "compare", "filter", "playbooks", "sort")
+    FOOTER = ("enter", "panel", "attach", "open_file", "mark", "compare", "filter", "playbooks", "sort")
+    RUNS_ON = True
 
     def body(self) -> Iterable[Widget]:
         with Container(id="home", classes="columns"):
@@ -40,7 +43,7 @@ class Home(Sheet):
                 empty="no session has been saved yet; a drill below is a real regression to start with",
             )
             yield Table(
-                [Column("drill", 18, 48), Column("what happened", 24, 200)],
+                [Column("drill", _TITLES, _TITLES), Column("what happened", 30, 200, drop=1)],
                 id="drills",
                 classes="frame half",
                 title="drills: real regressions to practise on",
@@ -89,6 +92,8 @@ class Home(Sheet):
     def label(self, action: Action) -> str:
         if action.id == "enter":
             return "open" if self.focused is self.query_one("#sessions") else "start"
+        if action.id == "panel":
+            return "drills" if self.focused is self.query_one("#sessions") else "sessions"
         return super().label(action)
 
     def do_enter(self) -> None:
@@ -140,7 +145,7 @@ class Home(Sheet):
 
 
 def _wrapped(text: str, panel: Panel) -> list[str]:
-    return textwrap.wrap(clean(text), max(20, panel.content_size.width))
+    return wrap(clean(text), max(20, panel.content_size.width))
 
 
 def _readable(values: dict[str, str]) -> str | None:

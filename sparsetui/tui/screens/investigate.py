@@ -42,7 +42,6 @@ class Investigate(CaseSheet):
         self.pane = "findings"
         self.paused = False
         self._arrived = False  # at the verdict: it has been shown once
-        self._shown: tuple[object, ...] = (None,)
 
     def body(self) -> Iterable[Widget]:
         with Container(id="case"):
@@ -84,7 +83,6 @@ class Investigate(CaseSheet):
 
     def show(self) -> None:
         state, live = self.desk.state, self.desk.live
-        self._shown = (state, live.running, live.stage, live.phase)
         flow = self.query_one("#flow", Flow)
         draw = panels.flow_rail(state, live, self.stage, flow.has_focus) if self.wide else None
         flow.set_lines(draw or [panels.flow_line(state, live, self.stage, flow.has_focus)])
@@ -96,16 +94,21 @@ class Investigate(CaseSheet):
         guide.set_lines(panels.guide(state, stage, self.step_line(), width, rows=rows, asks=self._asks()))
         ops = self.query_one("#ops", Table)
         if not self.paused:
-            ops.set_rows(panels.op_rows(state.ops, self.size.width >= 132))
+            wide = self.size.width >= 132
+            ops.set_rows_of((state.ops, wide), lambda: panels.op_rows(state.ops, wide))
         ops.set_title("ops" + ("  paused, p goes on" if self.paused else ""))
         findings = self.query_one("#findings", Table)
         findings.empty = self._introduction() if not state.evidence else "none yet"
-        findings.set_rows(panels.finding_rows(state.findings, self.wide, undecided=open_question(state)))
+        how = (self.wide, open_question(state))
+        findings.set_rows_of(
+            (state.findings, findings.empty, how),
+            lambda: panels.finding_rows(state.findings, self.wide, undecided=how[1]),
+        )
         outcome = self.query_one("#outcome", Panel)
         outcome.set_lines(panels.outcome(state, max(20, outcome.content_size.width)) if outcome.display else [])
-        self._show_live()
+        self.draw_live()
         evidence = self.query_one("#evidence", Table)
-        evidence.set_rows(panels.evidence_rows(state.evidence))
+        evidence.set_rows_of(state.evidence, lambda: panels.evidence_rows(state.evidence))
         if self.pane not in self.panes():
             self.pane = "findings"
         self._draw_tabs()
@@ -115,7 +118,7 @@ class Investigate(CaseSheet):
         steps = getattr(self.desk.playbook, "steps", ())
         return next((f"{s.ask} {', '.join(s.run)}" for s in steps if s.stage == self.stage), "")
 
-    def _show_live(self) -> None:
+    def draw_live(self) -> None:
         panel = self.query_one("#live", Panel)
         size = panel.content_size
         lines = live_lines(self.desk.state, self.desk.live, max(20, size.width), max(4, size.height), self.app.unicode)
@@ -201,18 +204,13 @@ class Investigate(CaseSheet):
             self._arrived = step.do not in ("stage", "intervene")
 
     def heard(self) -> None:
-        """A run goes on: follow it to its stage. Between two events only strips and progress can have changed."""
+        """A run goes on: follow it to its stage."""
         live = self.desk.live
-        state, *was = self._shown
-        if state is self.desk.state and was == [live.running, live.stage, live.phase]:
-            self._show_live()
-            self.draw_bar()
-            self.draw_note()
-            return
-        if live.running and self.focused is self.query_one("#flow"):  # nobody looks at something else
+        news = self._news() != self._drawn_of
+        if news and live.running and self.focused is self.query_one("#flow"):  # nobody looks at something else
             self.stage = live.stage if live.stage in STAGE else self.stage
             self.pane = "live" if live.phase.startswith(_TIMED) else "evidence"
-        self.redraw()
+        super().heard()
 
     def ended(self) -> None:
         there = self.desk.verdict is not None and self.step.do not in ("stage", "intervene")

@@ -86,8 +86,9 @@ class Matrix(CaseSheet):
     def on_table_picked(self) -> None:
         self._detail()
 
-    def heard(self) -> None:
-        self.redraw()
+    def draw_live(self) -> None:
+        if self.measuring:
+            self._detail()
 
     def _detail(self) -> None:
         """The row under the cursor in full, then what the matrix says as a whole."""

@@ -52,12 +52,13 @@ def why_not_close(desk: Desk) -> str | None:
 
 class OwnersAndClosure(CaseSheet):
     TITLE_TEXT = "owners & closure"
+    RUNS_ON = True
     FOOTER = ("enter", "assign", "sign", "waive", "run", "close_case", "memo", "export", "back")
 
     def body(self) -> Iterable[Widget]:
         yield Table(
             [
-                Column("role", 20, 31),
+                Column("role", 30, 31),
                 Column("who", 8, 20),
                 Column("closure artifact", 14, 34, drop=2),
                 Column("attached", 8, 12),
@@ -68,7 +69,7 @@ class OwnersAndClosure(CaseSheet):
             title="owners",
         )
         yield Table(
-            [Column("gate", 16, 40), Column("state", 9, 10), Column("why", 16, 200), Column("by", 4, 18, drop=1)],
+            [Column("gate", 32, 40), Column("state", 9, 10), Column("why", 16, 200), Column("by", 4, 18, drop=1)],
             id="gates",
             classes="frame half",
             title="gates",

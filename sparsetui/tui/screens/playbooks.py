@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -16,6 +15,7 @@ from sparsetui.tui.look import BAD, DIM, HEAD, OK, WARN, ink
 from sparsetui.tui.screens.base import Sheet
 from sparsetui.tui.widgets.bars import Panel
 from sparsetui.tui.widgets.table import Column, Row, Table
+from sparsetui.tui.wrapping import wrap
 
 if TYPE_CHECKING:
     from sparsetui.playbook.library import Entry
@@ -68,12 +68,12 @@ class Playbooks(Sheet):
         width = max(20, panel.content_size.width)
         lines: list[Text] = []
         if entry is not None and entry.playbook is None:
-            lines = [ink(x, WARN) for x in textwrap.wrap(clean(entry.error), width)]
+            lines = [ink(x, WARN) for x in wrap(clean(entry.error), width)]
         elif entry is not None and entry.playbook is not None:
             for line in outline(entry.playbook):
                 indent = " " * (len(line) - len(line.lstrip()) + 2)
                 head = HEAD if "[" in line and not line.startswith(" ") else ""
-                lines += [ink(x, head) for x in textwrap.wrap(clean(line), width, subsequent_indent=indent) or [""]]
+                lines += [ink(x, head) for x in wrap(clean(line), width, subsequent_indent=indent)]
         panel.set_lines(lines)
 
     def label(self, action: Action) -> str:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from sparsetui.tui.watching import Watching
 
 PANES = (("paths", "paths"), ("callers", "callers"), ("threads", "threads"), ("about", "about"))
+_TARGETS = 20  # processes that are told by name
+_ENDED = 12  # of the processes that ended, the newest by name
 EMPTY = "no sample yet: the first table comes within three seconds"
 
 
@@ -157,10 +159,16 @@ class Watch(Sheet):
                 lines += labelled("sampler", f"{s.name}, {s.samples} samples at {s.rate_hz:g} a second", width)
             for m in last.table.unavailable:
                 lines += labelled("not seen", f"{m.what}: {m.why}", width, WARN)
-            if last.ended:
-                lines += labelled("ended", ", ".join(map(str, last.ended)), width, WARN)
-        for w in watching.watch.targets:
+            for life in [x for x in last.lives if x.ended_s is not None][-_ENDED:]:
+                told = f"{life.pid} after {(life.ended_s or 0.0) - life.came_s:.1f} s: {life.cmdline}"
+                lines += labelled("ended", told, width, WARN)
+            if len(last.ended) > _ENDED:
+                lines += labelled("ended", f"and {len(last.ended) - _ENDED} before them", width, WARN)
+        targets = watching.watch.targets
+        for w in targets[:_TARGETS]:
             lines += labelled("process", f"{w.pid} (uid {w.uid}) {w.cmdline}", width)
+        if len(targets) > _TARGETS:
+            lines += labelled("process", f"and {len(targets) - _TARGETS} more", width)
         return lines
 
     def _draw_tabs(self) -> None:
@@ -269,7 +277,8 @@ def _ran_line(last: Snapshot, over: bool) -> Text:
     else:
         line.append(f"   will stand still {100 * last.cost.forecast:.1f}%", DIM)
     if last.ended:
-        line.append(f"   ended: {', '.join(map(str, last.ended))}", WARN)
+        more = f" and {len(last.ended) - 3} more" if len(last.ended) > 3 else ""
+        line.append(f"   ended: {', '.join(map(str, last.ended[-3:]))}{more}", WARN)
     return line
 
 

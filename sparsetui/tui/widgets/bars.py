@@ -25,23 +25,11 @@ class Flow(Block):
 
     can_focus = True
 
-    def on_focus(self) -> None:
-        self.repaint()
-
-    def on_blur(self) -> None:
-        self.repaint()
-
 
 class Guide(Block):
     """Question, what is run, what was found, next step."""
 
     can_focus = True
-
-    def on_focus(self) -> None:
-        self.repaint()
-
-    def on_blur(self) -> None:
-        self.repaint()
 
 
 class Panel(Block):

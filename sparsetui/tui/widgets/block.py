@@ -24,6 +24,8 @@ _PLAIN = Style()
 
 def changed_span(old: Strip, new: Strip) -> tuple[int, int] | None:
     """First and last + 1 differing cell of two lines of equal width, or ``None`` when they look the same."""
+    if old == new:
+        return None
     a, b = _cells(old), _cells(new)
     if a == b:
         return None
@@ -70,6 +72,7 @@ class Block(Widget):
         super().__init__(*args, markup=False, **kwargs)
         self._lines: list[Text] = []
         self._painted: dict[int, Strip] = {}
+        self._made: dict[int, Strip] = {}  # by the last repaint, and not yet painted
         self.top = 0
         if title:
             self.set_title(title)
@@ -110,12 +113,13 @@ class Block(Widget):
 
     def repaint(self) -> None:
         """Mark as dirty the cells that would be drawn otherwise than they were."""
+        self._made.clear()
         if not self.is_mounted or not self.size:
             return
         regions = []
         for y in range(self.content_size.height):
             old = self._painted.get(y)
-            new = self._strip(y)
+            new = self._made[y] = self._strip(y)
             if old is None or old.cell_length != new.cell_length:
                 regions.append(Region(0, y, self.content_size.width, 1))
             elif (span := changed_span(old, new)) is not None:
@@ -150,12 +154,17 @@ class Block(Widget):
         return strip.apply_style(style) if style else strip
 
     def render_line(self, y: int) -> Strip:
-        strip = self._strip(y)
+        strip = self._made.pop(y, None) or self._strip(y)
         self._painted[y] = strip
         return strip.apply_style(self.visual_style.rich_style)
 
+    def watch_has_focus(self, has_focus: bool) -> None:
+        super().watch_has_focus(has_focus)
+        self.repaint()  # a cursor comes or goes; when the event comes it is not known yet
+
     def on_resize(self) -> None:
         self._painted.clear()
+        self._made.clear()
         self.post_message(self.Sized())
 
     # scrolling, by lines

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,7 @@ from textual.message import Message
 
 from sparsetui.tui.look import CURSOR, DIM, HEAD, ink
 from sparsetui.tui.widgets.block import Block
+from sparsetui.tui.wrapping import wrap
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,7 @@ class Table(Block):
         self.needle = ""
         self.sorted_by: int | None = None
         self._measured: tuple[int, list[int]] | None = None
+        self._source: object = None
         self._given = False  # before anybody has said what the rows are, it is not known that there are none
         self.tail = False  # as long as nobody moves in it, show the newest rows
         self.always_cursor = False  # show the cursor although another widget has the keys
@@ -82,6 +84,12 @@ class Table(Block):
         self.all_rows = list(rows)
         self.marked &= {r.key for r in rows}
         self._select(key)
+
+    def set_rows_of(self, source: object, make: Callable[[], Sequence[Row]]) -> None:
+        """Show the rows that ``make`` makes of ``source``; of an equal source they are there already."""
+        if not self._given or source != self._source:
+            self._source = source
+            self.set_rows(make())
 
     def set_filter(self, needle: str) -> None:
         self.needle = needle.strip().lower()
@@ -196,7 +204,7 @@ class Table(Block):
             return None
         if not self.rows:
             why = "no row holds “" + self.needle + "”" if self.needle and self.all_rows else self.empty
-            wrapped = _wrap(why, max(10, self.content_size.width - 2))
+            wrapped = wrap(why, max(10, self.content_size.width - 2))
             return ink("  " + wrapped[y - 1], style=DIM) if y - 1 < len(wrapped) else None
         i = self.top + y - 1
         if not 0 <= i < len(self.rows):
@@ -222,6 +230,10 @@ class Table(Block):
         delta = {"up": -1, "down": 1, "page_up": 1 - self.page, "page_down": self.page - 1, "top": -far, "bottom": far}
         self._to(self.cursor + delta[where])
 
+    def at_end(self, where: str) -> bool:
+        """Whether ``up`` or ``down`` has nowhere to go: the cursor is on the first, or the last, row."""
+        return self.cursor <= 0 if where == "up" else self.cursor >= len(self.rows) - 1
+
     def _to(self, at: int) -> None:
         at = max(0, min(at, len(self.rows) - 1))
         if at != self.cursor:
@@ -238,12 +250,6 @@ class Table(Block):
         elif self.cursor >= self.top + page:
             self.top = self.cursor - page + 1
 
-    def on_focus(self) -> None:
-        self.repaint()
-
-    def on_blur(self) -> None:
-        self.repaint()
-
     def on_resize(self) -> None:
         super().on_resize()
         self._follow()
@@ -254,9 +260,3 @@ def _sort_key(row: Row, column: int) -> tuple[int, Any]:
         value = row.sort[column]
         return (0, value) if isinstance(value, (int, float)) else (1, str(value))
     return 1, row.plain()[column].lower()
-
-
-def _wrap(text: str, width: int) -> list[str]:
-    import textwrap
-
-    return textwrap.wrap(text, width) or [""]
