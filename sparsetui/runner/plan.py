@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from sparsetui.diagnosis.suspects import Suspect, suspects
 from sparsetui.runner import clocking, trials
+from sparsetui.runner.equipment import VARIANTS
 
 if TYPE_CHECKING:
     from sparsetui.runner.lab import Lab
@@ -18,6 +19,8 @@ _CLOCK_SHARE = 0.45  # of what is left after the passes, while there are suspect
 _NATIVE_FROM = 0.55  # of the budget that must still be left for the native pass to run before the clock
 _NATIVE_LEAST_S = 15.0  # with less than this, the three seconds that samplers take are better spent on rounds
 _TRIAL_S = 0.8  # the least that an intervention needs, before steps are slow
+_LATE_FROM = 0.05  # of the budget that must still be left for a late probe to run
+_GROWTH_S, _GROWTH_STEPS = 0.2, 48  # the calls, and the steps that the probe takes
 _KEEP_FOR_TAILS = 0.1  # of the budget: once the question is answered, tails may take time down to this
 _CLOSE_S = 0.5  # to fold, judge and write
 
@@ -39,14 +42,14 @@ def run_plan(lab: Lab) -> None:
     # one that must give way to its rivals is tried after them
     waiting = sorted((s for s in suspects(lab.case()) if s.intervention), key=lambda s: bool(s.mechanism.rivals))
     reserve = min(lab.left * (1 - _CLOCK_SHARE), sum(_cost(lab, s) for s in waiting))
-    clocking.take_clock(lab, until=reserve + _CLOSE_S)
+    clocking.take_clock(lab, until=reserve + _keep_s(lab))
     if lab.faults:
         return
     _interventions(lab, waiting)
     if lab.open_gap == "undecided" and lab.left > 0.1 * lab.budget_s:
-        clocking.take_clock(lab, until=0.05 * lab.budget_s)
+        clocking.take_clock(lab, until=_keep_s(lab))
     if lab.open_gap == "open":
-        trials.sharpen(lab, waiting, keep_s=0.05 * lab.budget_s)
+        trials.sharpen(lab, waiting, keep_s=_keep_s(lab))
     if lab.left > 0.2 * lab.budget_s:
         lab.run_pass("native")
     lab.extra_probes(late=True)
@@ -60,8 +63,14 @@ def _interventions(lab: Lab, waiting: list[Suspect]) -> None:
             continue  # an intervention would prove what does not matter
         if lab.left < _CLOSE_S and i > 0:
             return
-        share = max(0.5, (lab.left - _CLOSE_S) / (len(waiting) - i))
+        share = max(0.5, (lab.left - _keep_s(lab)) / (len(waiting) - i))
         trials.try_out(lab, s, seconds=min(share, 2.5 * _cost(lab, s)))
+
+
+def _keep_s(lab: Lab) -> float:
+    """Seconds that the clock and the interventions leave over: for looking for growth, which is a fault by itself, and to judge."""
+    growth = sum(min(lab.budget_s / 30, _GROWTH_STEPS * lab.step_ms(v) / 1e3) for v in VARIANTS)
+    return max(_CLOSE_S, _LATE_FROM * lab.budget_s + _GROWTH_S + growth)
 
 
 def _cost(lab: Lab, s: Suspect) -> float:

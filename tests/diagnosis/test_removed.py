@@ -8,7 +8,7 @@ import pytest
 
 from sparsetui.diagnosis.case import Case, Declared
 from sparsetui.diagnosis.verdict import Judgement, judge
-from sparsetui.evidence.records import Lock, Difference, Number
+from sparsetui.evidence.records import Difference, Lock, Number
 
 VARIANTS = ("failing", "comparator")
 LEVEL: dict[str, Any] = {"rss": [0] * 48, "heap": [0] * 48, "grad_nnz": [8] * 48}
