@@ -16,6 +16,7 @@ from sparsetui.fleet.run import FleetRun
 from sparsetui.release import closing
 from sparsetui.release.arms import REFERENCE
 from sparsetui.report.numbers import as_number, figure
+from sparsetui.runner.passes import compare_locks
 
 SECTION = "fleet_matrix"
 SURVEY, PART = "survey", "matrix"  # probes
@@ -109,7 +110,7 @@ class FleetMatrix(FleetRun):
             quality="unavailable" if part.why else "measured",
             source={**self._source(host, part.lock_id), "signature": part.signature or _WHOLE},
         )  # fmt: skip
-        self.set(host, says=tables.did(self._of(host)))
+        self.set(host, state="waiting", phase="", says=tables.did(self._of(host)))
 
     def _of(self, host: str) -> list[Part]:
         return [p for p in self.parts.values() if p.host == host and not p.why]

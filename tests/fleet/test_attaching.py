@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from test_investigation import END, Event, Script, chosen
+from script import END, Event, Script, chosen
 
 from sparsetui.evidence.records import Number, PathShare, TimeTable
 from sparsetui.fleet import attaching

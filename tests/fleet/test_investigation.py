@@ -1,54 +1,21 @@
-"""One session for many hosts: what lands in it, what a lost connection leaves, and how it is gone on with. Ray's child is
-played by a script of the events that it sends; the real one is in test_cluster.py."""
+"""One session for many hosts: what lands in it, what a lost connection leaves, and how it is gone on with."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from recorded import report
+from script import END, Event, Script, chosen, fails, workload
 
 from sparsetui.fleet import run as fleet_run
 from sparsetui.fleet.investigation import FleetInvestigation, reports_of
-from sparsetui.fleet.link import Order
 from sparsetui.fleet.run import FleetError
 from sparsetui.report.memo import render
 from sparsetui.runner.api import Cancelled, Update
 from sparsetui.session.store import Store
-from sparsetui.workload.spec import load
-
-Event = dict[str, Any]
-
-
-class Script:
-    """Stands for the child: says its events, and remembers the order that it was given."""
-
-    events_to_say: list[Event] = []
-    orders: list[Order] = []
-
-    def __init__(self, order: Order) -> None:
-        self.orders.append(order)
-        self.argv, self.pid, self.tail = ["python", "-m", "sparsetui.fleet.dispatch"], 1, []
-        self.cancelled = False
-
-    def events(self) -> Iterator[Event]:
-        yield from self.events_to_say
-
-    def cancel(self) -> None:
-        self.cancelled = True
-
-    def close(self) -> None:
-        self.cancel()
-
-
-def chosen(*hosts: str) -> Event:
-    return {
-        "event": "chosen",
-        "hosts": [{"host": h, "node_id": h * 4, "address": "10.0.0.1", "hostname": h, "cpus": 1} for h in hosts],
-    }
 
 
 def answers(host: str, *args: Any, **more: Any) -> list[Event]:
@@ -62,20 +29,9 @@ def answers(host: str, *args: Any, **more: Any) -> list[Event]:
     ]
 
 
-def fails(host: str, kind: str, why: str) -> Event:
-    return {"event": "failed", "host": host, "kind": kind, "why": why}
-
-
-END: Event = {"event": "end"}
-
-
 @pytest.fixture
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Runs a script of events in a fresh or a saved session; returns the runner."""
-    (tmp_path / "serving.py").write_text("def build(): return lambda x: x\n")
-    (tmp_path / "w.toml").write_text(
-        '[failing]\nentry = "serving.py:build"\n[comparator]\nentry = "serving.py:build"\n[inputs]\nshape = [2]\n'
-    )
     monkeypatch.setattr(fleet_run, "Link", Script)
     Script.orders = []
     open_: list[FleetInvestigation] = []
@@ -83,7 +39,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     def run(*events: Event, **options: Any) -> FleetInvestigation:
         Script.events_to_say = list(events)
         runner = FleetInvestigation(
-            load(tmp_path / "w.toml"), Store(tmp_path / "sessions"), address="10.0.0.1:6379", **options
+            workload(tmp_path), Store(tmp_path / "sessions"), address="10.0.0.1:6379", **options
         )
         open_.append(runner)
         return runner
