@@ -43,6 +43,7 @@ class FleetMatrix(FleetRun):
     # -- the run -------------------------------------------------------------------------------------------------------
 
     def job(self, files: Manifest) -> dict[str, Any]:
+        self.lost = {}
         self.parts = {k: p for k, p in self.parts.items() if p.code == files.digest}
         done = [p for p in self.parts.values() if not p.why]
         return {"code": files.digest, "matrix": {"done": [[p.lock_id, p.signature] for p in done if p.signature],
@@ -74,7 +75,6 @@ class FleetMatrix(FleetRun):
         if survey.state != "done":
             self.failed(host, survey.state, clean(survey.why, 400))
             return
-        self.lost.pop(host, None)
         self.surveys[host] = survey
         said = f"{host}: {len(survey.signatures)} signatures, lock {survey.lock_id}"
         self.journal.evidence(

@@ -81,8 +81,7 @@ class FleetRun(Recorded):
         """All hosts, then :meth:`conclude`. Raises :class:`FleetError` before anything is recorded, :class:`Cancelled`."""
         files = self._manifest()
         with self._mutex:
-            if self._cancel.is_set():
-                raise Cancelled
+            self._check_cancelled()
             self._link = link = Link(self._order(files))
         try:
             self._run(link, files)
@@ -91,12 +90,17 @@ class FleetRun(Recorded):
             if self._journal is not None:
                 self._journal.stop_clock()
                 self._journal.live(running=False, phase="", progress=None, eta_s=None)
-        if self._cancel.is_set():
-            if self._journal is not None:
-                self.conclude()
-                self._journal.append("interrupted", {"why": "cancelled"})
-            raise Cancelled
+        if self._cancel.is_set() and self._journal is not None:
+            self.conclude()
+            self._journal.append("interrupted", {"why": "cancelled"})
+        self._check_cancelled()
         return self.conclude()
+
+    def _check_cancelled(self) -> None:
+        """A cancel ends one run; the app may start another."""
+        if self._cancel.is_set():
+            self._cancel.clear()
+            raise Cancelled
 
     def run_stage(self, stage: str) -> None:
         raise FleetError("a fleet is run as a whole")

@@ -158,6 +158,17 @@ def test_cancelling_keeps_what_was_measured(made: Any) -> None:
     assert [e.source["host"] for e in runner.state().evidence if e.probe == "host"] == ["a"]
 
 
+def test_after_a_cancel_the_same_runner_goes_on(made: Any) -> None:
+    runner = made(chosen("a", "b"), *answers("a", 2.0), END)
+    runner._listener = lambda u: runner.cancel() if u.live.hosts.get("a", {}).get("state") == "done" else None
+    with pytest.raises(Cancelled):
+        runner.run_all()
+    runner.journal._listener = None
+    Script.events_to_say = [chosen("a", "b"), *answers("b", 2.0), END]
+    assert runner.run_all().verdict.status == "fault"
+    assert Script.orders[-1].done == ["a"]
+
+
 def test_listeners_see_a_row_a_host_as_it_goes(made: Any) -> None:
     heard: list[Update] = []
     runner = made(chosen("a", "b"), *answers("a", 2.0), fails("b", "refused", "no torch"), END, listener=heard.append)

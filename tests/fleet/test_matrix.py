@@ -177,6 +177,13 @@ def test_cancelling_keeps_what_was_measured(made: Any) -> None:
     assert "tables" in runner.state().sections["fleet_matrix"]
 
 
+def test_after_a_lost_node_the_same_runner_goes_on(made: Any) -> None:
+    runner = made(chosen("a"), *surveyed("a"), fails("a", "lost", "the node died"), END)
+    assert runner.run_all()["rows"][0]["state"] == "lost"
+    Script.events_to_say = [chosen("a"), *surveyed("a"), *told(signature("a", A, code=made.code)), END]
+    assert [(r["state"], r["says"]) for r in runner.run_all()["rows"]] == [("done", "1 signature")]
+
+
 def test_a_refused_node_is_a_row_that_says_why(made: Any) -> None:
     bad = {"event": "surveyed", "host": "b", "survey": {"host": "b", "state": "refused", "why": "no torch"}}
     body = made(chosen("a", "b"), *surveyed("a"), bad, *told(signature("a", A, code=made.code)), END).run_all()
