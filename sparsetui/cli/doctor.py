@@ -195,29 +195,10 @@ def _torch() -> Check:
 
 def quota() -> tuple[float | None, str]:
     """Cores that the cgroup grants (the tightest limit on the way up; ``None``: no limit), and which version told."""
-    membership = _read("/proc/self/cgroup") or ""
-    limits: list[float] = []
-    version = "none"
-    for line in membership.splitlines():
-        number, controllers, path = [*line.split(":", 2), "", ""][:3]
-        steps = list(Path(path).parents) if path else []
-        for step in [Path(path), *steps]:
-            below = str(step).lstrip("/")
-            if number == "0":
-                text = _read(f"/sys/fs/cgroup/{below}/cpu.max")
-                if text:
-                    version = "v2"
-                    most, _, period = text.partition(" ")
-                    if most.isdigit() and period.isdigit():
-                        limits.append(int(most) / int(period))
-            elif "cpu" in controllers.split(","):
-                for root in ("/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct"):
-                    most_us, period_us = (_read(f"{root}/{below}/cpu.cfs_{k}_us") for k in ("quota", "period"))
-                    if most_us and period_us and period_us.isdigit():
-                        version = "v1"
-                        if int(most_us) > 0:
-                            limits.append(int(most_us) / int(period_us))
-    return (min(limits) if limits else None), version
+    from sparsetui.probes import cgroup
+
+    granted, _, version = cgroup.quota()
+    return granted, version or "none"
 
 
 def _usable() -> int:

@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
 
-from . import tensors, walk
+from . import cgroup, tensors, walk
 from .context import Context
 from .energy import Meter, meter
 from .step import Stepper, stepper
@@ -108,7 +108,7 @@ class Conditions:
         self._u = resource.getrusage(resource.RUSAGE_SELF)
         self._t = time.perf_counter()
         self._steal = _steal()
-        self._throttled = _throttled()
+        self._throttled = cgroup.throttled()
 
     def since(self) -> Dict[str, Any]:
         u, s = resource.getrusage(resource.RUSAGE_SELF), _steal()
@@ -119,7 +119,7 @@ class Conditions:
         if s is not None and self._steal is not None and s[1] > self._steal[1]:
             out["steal"] = (s[0] - self._steal[0]) / (s[1] - self._steal[1])
             out["busy"] = (s[2] - self._steal[2]) / (s[1] - self._steal[1])
-        throttled = _throttled()
+        throttled = cgroup.throttled()
         if throttled is not None and self._throttled is not None:
             out["throttled"] = throttled - self._throttled
         out.update(_hardware())
@@ -144,19 +144,6 @@ def _hardware() -> Dict[str, float]:
     if milli is not None:
         out["temp_c"] = milli / 1e3
     return out
-
-
-def _throttled() -> Optional[int]:
-    """How often the cgroup's CPU quota has stopped this process so far, or None without a quota to tell."""
-    for path in ("/sys/fs/cgroup/cpu.stat", "/sys/fs/cgroup/cpu/cpu.stat"):
-        try:
-            with open(path) as f:
-                for line in f:
-                    if line.startswith("nr_throttled"):
-                        return int(line.split()[1])
-        except (OSError, ValueError, IndexError):
-            continue
-    return None
 
 
 def _steal() -> Any:

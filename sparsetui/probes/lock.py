@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Optional
 
 import torch
 
-from . import tensors, walk
+from . import cgroup, tensors, walk
 from .context import Context
 from .step import stepper
 
@@ -111,19 +111,12 @@ def _read(path: str) -> str:
 
 def quota_cores() -> Optional[float]:
     """Cores that the cgroup's quota allows, or None without a quota."""
-    text = _cgroup().get("quota", "")
-    part = text.split()
-    if len(part) != 2 or part[0] in ("max", "-1"):
-        return None
-    return int(part[0]) / int(part[1])
+    return cgroup.quota()[0]
 
 
 def _cgroup() -> Dict[str, str]:
-    v2 = _read("/sys/fs/cgroup/cpu.max")
-    if v2:
-        return {"quota": v2}
-    quota, period = _read("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"), _read("/sys/fs/cgroup/cpu/cpu.cfs_period_us")
-    return {"quota": quota + " " + period} if quota else {}
+    text = cgroup.quota()[1]
+    return {"quota": text} if text else {}
 
 
 def _governor() -> Dict[str, str]:
