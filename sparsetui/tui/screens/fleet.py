@@ -98,19 +98,20 @@ class Fleet(CaseSheet):
         """The verdict, or how far it is."""
         live, status = self.desk.live, str(self.section.get("status", ""))
         measured = str(self.matrix.get("summary", ""))
+        title = f"{'–' if self.app.unicode else '-'} is it the host or the release?"
         if live.running:
-            head, said = "» running", live.message
-        elif measured and not status:
-            panel.set_title("matrix over nodes")
-            panel.set_lines([ink(line) for line in textwrap.wrap(clean(measured), max(20, panel.content_size.width))])
-            return
+            title, said = f"» running {title}", [live.message]
         elif status:
-            head, said = _STATUS.get(status, clean(status, 20)), str(self.section.get("summary", ""))
+            title = f"{_STATUS.get(status, clean(status, 20))} {title}"
+            said = [str(self.section.get("summary", "")), f"Matrix: {measured}" if measured else ""]
+        elif measured:
+            title, said = "matrix over nodes", [measured]
         else:
-            head, said = "not asked", "The same pair runs on each host; figures of different locks are never pooled."
-        panel.set_title(f"{head} {'-' if not self.app.unicode else '–'} is it the host or the release?")
+            said = ["The same pair runs on each host; figures of different locks are never pooled."]
+            title = f"not asked {title}"
+        panel.set_title(title)
         width = max(20, panel.content_size.width)
-        panel.set_lines([ink(line) for line in wrap(clean(said), width)])
+        panel.set_lines([ink(line) for text in said for line in wrap(clean(text), width)])
 
     def on_table_picked(self) -> None:
         self._detail()
