@@ -26,7 +26,7 @@ def write(place: Path, own: str, **files: str) -> None:
 
 def test_the_tightest_quota_on_the_way_up_counts(place: Path) -> None:
     write(place, "0::/team.slice/serving.service", **{
-        "team.slice/serving.service/cpu.max": "max 100000",
+        "team.slice/serving.service/cpu.max": "200000 100000",
         "team.slice/cpu.max": "150000 100000",
         "team.slice/serving.service/cpu.stat": "usage_usec 5\nnr_throttled 2\n",
         "team.slice/cpu.stat": "nr_throttled 40",
@@ -61,3 +61,9 @@ def test_what_tells_nothing_is_no_quota(place: Path, own: str) -> None:
     write(place, own)
     assert cgroup.quota() == (None, "", "")
     assert cgroup.throttled() is None
+
+
+@pytest.mark.parametrize("text", ["5 0", "much 100000", "100000", "-1 100000"])
+def test_a_quota_that_is_none_limits_nothing(place: Path, text: str) -> None:
+    write(place, "0::/a", **{"a/cpu.max": text})
+    assert cgroup.quota()[0] is None

@@ -259,7 +259,7 @@ def _answer(state: str, now: Mapping[str, Any]) -> Text:
         said = str(now.get("says", ""))
         text, style = _ANSWERS.get(said, (clean(said, 44), ""))
         return ink(text, style) + ink(f" {clean(now.get('mechanism') or '', 40)}".rstrip())
-    return ink(clean(now.get("why") or "", 80), WARN if now.get("why") else DIM)
+    return ink(clean(now.get("why") or now.get("says") or "", 80), WARN if now.get("why") else DIM)
 
 
 SCREEN = Fleet
