@@ -15,11 +15,12 @@ from sparsetui.cli.common import check_store, check_target, clean, fail, say, tu
 from sparsetui.tui.terminal import why_no_terminal
 
 if TYPE_CHECKING:
-    from sparsetui.ingest.attach import Snapshot, Watch
+    from sparsetui.ingest.attach import Life, Snapshot, Watch
     from sparsetui.ingest.samplers.base import OnCommand
 
 CANNOT_ANSWER = 3
 INTERRUPTED = 130
+_LINES = 8  # of processes that came or ended, at a time
 
 
 def attach(
@@ -34,7 +35,9 @@ def attach(
     gentle: Annotated[bool, typer.Option("--gentle", help="Python frames only; never stops the process.")] = False,
     rate: Annotated[float, typer.Option(help="py-spy samples a second.", min=1, max=200)] = 10,
     sampler: Annotated[str, typer.Option(help="auto, py-spy or perf.")] = "auto",
-    children: Annotated[bool, typer.Option("--children", help="Also watch what they started.")] = False,
+    children: Annotated[
+        bool, typer.Option("--children", help="Also watch what they start, new workers of a pool too.")
+    ] = False,
 ) -> None:
     """Watch live Python processes from outside: where time goes, on which kernels, and who called them.
 
@@ -137,13 +140,36 @@ def _run(watch: Watch, seconds: float | None) -> Snapshot:
     """Watch to the end, with a line every few seconds; returns the last snapshot."""
     told = 0.0
     last = None
+    known: dict[int, Life] = {life.pid: life for life in watch.snapshot().lives}
     for last in watch.snapshots(seconds):
+        _come_and_go(last, known)
         if not last.done and last.elapsed_s - told >= (2.5 if not told else 5) and last.table.paths:
             told = last.elapsed_s
             top = "  ".join(f"{r.path} {_interval(r.share)}" for r in last.table.paths[:3])
             say(f"{last.elapsed_s:4.0f} s  {top}")
     assert last is not None
     return last
+
+
+def _come_and_go(last: Snapshot, known: dict[int, Life]) -> None:
+    """Say whose life began or ended since ``known``, a few at a time: a pool may replace its workers all day."""
+    lines = []
+    for life in last.lives:
+        before = known.get(life.pid)
+        if before is None or before.came_s != life.came_s:
+            lines.append(f"watching {life.pid} too: {clean(life.cmdline, 100)}")
+        if life.ended_s is not None and (before is None or before.ended_s is None):
+            lines.append(ended_line(life))
+        known[life.pid] = life
+    for line in lines[:_LINES]:
+        say(line)
+    if len(lines) > _LINES:
+        say(f"… and {len(lines) - _LINES} more came or ended")
+
+
+def ended_line(life: Life) -> str:
+    """``4711 ended after 3.2 s: python worker.py``, the seconds counted from when it was first seen."""
+    return f"{life.pid} ended after {(life.ended_s or 0.0) - life.came_s:.1f} s: {clean(life.cmdline, 80)}"
 
 
 def _deliver(
@@ -212,7 +238,9 @@ def render(last: Snapshot) -> list[str]:
         lines.append(f"thread {t.tid} {clean(t.name, 16):<16} ran {_interval(t.busy)}  {on}")
     if len(last.threads) > 12:
         lines.append(f"… and {len(last.threads) - 12} threads more")
-    if last.ended:
-        lines.append(f"ended meanwhile: {', '.join(map(str, last.ended))}")
+    over = [life for life in last.lives if life.ended_s is not None]
+    lines += [ended_line(life) for life in over[-_LINES:]]
+    if len(over) > _LINES:
+        lines.append(f"… and {len(over) - _LINES} that ended before them")
     lines += [f"not seen: {m.what}: {clean(m.why)}" for m in last.table.unavailable]
     return lines

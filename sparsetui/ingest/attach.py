@@ -2,12 +2,14 @@
 
 Three observers run beside each other for each process: perf's cpu-clock event (every thread, no pause, read every
 moment), py-spy (Python's threads with their callers, in runs that grow longer, because each start reads symbols and
-stops the target meanwhile), and a look at ``/proc`` that tells waiting from running.
+stops the target meanwhile), and a look at ``/proc`` that tells waiting from running. With children wanted, a fourth looks
+for new ones: worker pools replace their workers.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import threading
 import time
 from collections import Counter
@@ -15,15 +17,26 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Literal
 
-import msgspec
-
-from sparsetui.evidence.records import Missing, Number, PathShare, TimeTable, unavailable
+from sparsetui.evidence.records import Missing, Number, unavailable
 from sparsetui.evidence.records import Sampler as SamplerRecord
 from sparsetui.ingest.samplers import Perf, PySpy, SamplerError, Tally, merge
 from sparsetui.ingest.samplers.base import OnCommand, alive
-from sparsetui.ingest.samplers.fold import catalogue, share, wilson
-from sparsetui.ingest.samplers.proc import PauseMeter, Who, children, thread_states, who
+from sparsetui.ingest.samplers.fold import catalogue, share
+from sparsetui.ingest.samplers.proc import PauseMeter, Who, children, runs, thread_states, who
 from sparsetui.ingest.samplers.pyspy import STARTUP_S
+from sparsetui.ingest.snapshots import (
+    PYTHON_ONLY,
+    Cost,
+    Life,
+    Snapshot,
+    ThreadShare,
+    dense_of_products,
+    together,
+    with_waiting,
+    without_kernels,
+)
+
+__all__ = ["Choice", "Cost", "Life", "NoProcess", "NothingToSee", "Snapshot", "ThreadShare", "Watch"]
 
 Choice = Literal["auto", "py-spy", "perf"]
 
@@ -34,8 +47,12 @@ _RUNS_BESIDE_PERF = (4.0, 30.0)
 _LONGEST_ONE_RUN = 20.0
 _GENTLE_RUN = 2.0  # without pauses a start costs the target nothing
 _LOOKS_HZ = 20.0
+_FOLLOW_S = 0.5  # between two looks for processes that came or ended
+_MOST_SPIES = 8  # py-spies at a time: each takes a core for its first second; more processes than that take turns
+_TURN_S = 4.0  # of each where they take turns
+_MOST = 64  # processes watched at a time
+_MOST_FOLLOWED = 1000  # in one watch, however long a pool replaces its workers
 _PATIENCE_S = 20.0  # how much longer than asked a watch may take that has seen nothing yet
-PRODUCTS = ("sparse-csr", "sparse-csr-rhs", "sparse-csc", "sparse-coo", "sparse-bsr", "sparse-nm")
 
 
 class NothingToSee(Exception):
@@ -50,37 +67,18 @@ class NoProcess(Exception):
     """A PID that does not exist; its text is one line."""
 
 
-class ThreadShare(msgspec.Struct, frozen=True):
-    """One thread: how much of the time it ran (``busy``), and on what while it ran."""
+class _Target:
+    """One process and all that observes it."""
 
-    pid: int
-    tid: int
-    name: str
-    busy: Number
-    paths: tuple[tuple[str, float], ...] = ()  # (path, share of the thread's samples), largest first
+    def __init__(self, who: Who, spy: PySpy | None, perf: Perf | None, came_s: float) -> None:
+        self.who, self.spy, self.perf = who, spy, perf
+        self.looker, self.meter = _Looker(who.pid), PauseMeter(who.pid)
+        self.came_s = came_s
+        self.ended_s: float | None = None
 
-
-class Cost(msgspec.Struct, frozen=True):
-    """What the watching does to its targets: the share of time they stand still."""
-
-    forecast: float
-    measured: Number
-    text: str
-
-
-class Snapshot(msgspec.Struct, frozen=True):
-    """All that is known after ``elapsed_s`` seconds; nothing in it changes any more."""
-
-    elapsed_s: float
-    targets: tuple[Who, ...]
-    table: TimeTable
-    threads: tuple[ThreadShare, ...]
-    callers: tuple[tuple[str, Number], ...]  # the user's own frames, whatever ran below them; py-spy's threads
-    dense_share: Number  # of the time in matrix products, the part in dense kernels
-    conversion_share: Number  # of the time that anything ran: conversion and sort
-    cost: Cost
-    ended: tuple[int, ...] = ()  # processes that ended meanwhile
-    done: bool = False
+    @property
+    def life(self) -> Life:
+        return Life(self.who.pid, self.who.cmdline, self.came_s, self.ended_s)
 
 
 class _Looker:
@@ -90,8 +88,6 @@ class _Looker:
         self.pid = pid
         self.looks = self.idle = 0
         self.running: dict[int, int] = {}
-        self.first: dict[int, float] = {}
-        self.last: dict[int, float] = {}
 
     def look(self) -> None:
         states = thread_states(self.pid)
@@ -99,14 +95,12 @@ class _Looker:
             return  # a sampler holds it still: that look tells nothing
         self.looks += 1
         self.idle += not any(state == "R" for state, _ in states.values())
-        for tid, (state, cpu) in states.items():
-            self.first.setdefault(tid, cpu)
-            self.last[tid] = cpu
+        for tid, (state, _) in states.items():
             self.running[tid] = self.running.get(tid, 0) + (state == "R")
 
 
 class Watch:
-    """Watches ``pids`` (and with ``with_children`` what they started) until :meth:`stop`.
+    """Watches ``pids`` (with ``with_children`` also what they started, and what they and these start later) until :meth:`stop`.
 
     Raises :class:`NoProcess` for a PID that does not exist. ``start`` raises :class:`NothingToSee` when no sampler may
     look at any of them. ``snapshot`` may be called from any thread at any time.
@@ -125,29 +119,41 @@ class Watch:
     ) -> None:
         self._planned = planned_s
         catalogue()  # a broken rule file is told now, not in a thread
-        self.rate_hz, self.gentle = rate_hz, gentle
+        self.sampler, self.rate_hz, self.gentle = sampler, rate_hz, gentle
+        self._following, self._on_command = with_children, on_command
         wanted = list(dict.fromkeys(pids))
         for pid in wanted:
             if who(pid) is None:
                 raise NoProcess(f"process {pid} does not exist (or has ended); list candidates with: pgrep -af python")
-        if with_children:
-            wanted += [c for pid in list(wanted) for c in children(pid) if c not in wanted]
-        self.targets = tuple(w for pid in wanted if (w := who(pid)) is not None)
-        self._spies = [] if sampler == "perf" else [
-            PySpy(w.pid, rate_hz, gentle=gentle, on_command=on_command) for w in self.targets
-        ]  # fmt: skip
-        self._perfs = [] if sampler == "py-spy" else [Perf(w.pid, on_command=on_command) for w in self.targets]
-        self._lookers = [_Looker(w.pid) for w in self.targets]
-        self._meters = [PauseMeter(w.pid) for w in self.targets]
-        self._stacks, self._leaves = Tally(), Tally()
         self._missing: dict[tuple[str, str], Missing] = {}
         self._lock = threading.Lock()
-        self._halt = threading.Event()
-        self._threads: list[threading.Thread] = []
         self._begin = 0.0
         self._end: float | None = None
+        if with_children:
+            more = [c for c in children(*wanted, without=os.getpid()) if c not in wanted]
+            if len(wanted) + len(more) > _MOST:
+                self._too_many()
+            wanted += more[: max(0, _MOST - len(wanted))]
+        self._targets = [self._target(w) for pid in wanted if (w := who(pid)) is not None]
+        self._stacks, self._leaves = Tally(), Tally()
+        self._halt = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._turns = threading.BoundedSemaphore(_MOST_SPIES)
         self._looked: set[int] = set()  # processes of which py-spy ended a run
         self._failed: set[int] = set()  # processes that py-spy began with and could not read
+
+    @property
+    def targets(self) -> tuple[Who, ...]:
+        """All that are or were watched, in the order in which they were found."""
+        return tuple(t.who for t in list(self._targets))
+
+    def _target(self, who: Who) -> _Target:
+        spy = perf = None
+        if self.sampler != "perf":
+            spy = PySpy(who.pid, self.rate_hz, gentle=self.gentle, on_command=self._on_command)
+        if self.sampler != "py-spy":
+            perf = Perf(who.pid, on_command=self._on_command)
+        return _Target(who, spy, perf, time.monotonic() - self._begin if self._begin else 0.0)
 
     def cost(self) -> Cost:
         """What the watching will cost, said before it starts."""
@@ -155,41 +161,53 @@ class Watch:
 
     def start(self) -> None:
         """Begin. Raises :class:`NothingToSee`."""
-        spies, perfs = [], []
-        for spy in self._spies:
-            if (missing := spy.available()) is None:
-                spies.append(spy)
-            else:
-                self._note(missing)
-        for perf in self._perfs:
-            try:
-                perf.start()
-                perfs.append(perf)
-            except SamplerError as e:
-                self._note(e.missing)
-        self._spies, self._perfs = spies, perfs
-        if not spies and not perfs:
+        for t in self._targets:
+            self._begin_with(t)
+        if not any(t.spy or t.perf for t in self._targets):
             raise NothingToSee(tuple(self._missing.values()))
         self._begin = time.monotonic()
-        for meter in self._meters if spies and not self.gentle else ():
-            meter.__enter__()
+        for t in self._targets:
+            self._observe(t)
         self._thread(self._look, "look")
-        for spy in spies:
-            self._thread(partial(self._spy, spy), f"py-spy {spy.pid}")
+        self._thread(self._follow, "follow")
+
+    def _begin_with(self, t: _Target, quietly: bool = False) -> None:
+        """Keep the samplers that may look at it; why others may not is noted, but for one that is gone already if ``quietly``."""
+        if t.spy is not None and (missing := t.spy.available()) is not None:
+            t.spy = None
+            if not quietly or runs(t.who):
+                self._note(missing)
+        if t.perf is not None:
+            try:
+                t.perf.start()
+            except SamplerError as e:
+                t.perf = None
+                if not quietly or runs(t.who):
+                    self._note(e.missing)
+
+    def _observe(self, t: _Target) -> None:
+        if t.spy is None:
+            return
+        if not self.gentle:
+            t.meter.__enter__()
+        self._thread(partial(self._spy, t), f"py-spy {t.who.pid}")
 
     def stop(self) -> None:
         """End all samplers and wait for what they saw. Idempotent."""
         if self._end is None:
             self._end = time.monotonic()
         self.interrupt()
-        for spy in self._spies:
-            spy.interrupt()
-        for t in self._threads:
-            t.join(15)
-        for meter in self._meters:
-            meter.__exit__(None, None, None)
-        for perf in self._perfs:
-            perf.close()
+        with self._lock:
+            threads = list(self._threads)  # none is begun any more
+        for t in self._targets:
+            if t.spy is not None:
+                t.spy.interrupt()
+        for thread in threads:
+            thread.join(15)
+        for t in self._targets:
+            t.meter.__exit__(None, None, None)
+            if t.perf is not None:
+                t.perf.close()
         self._drain()
 
     def interrupt(self) -> None:
@@ -204,7 +222,7 @@ class Watch:
         try:
             while not self._halt.is_set():
                 left = math.inf if seconds is None else self._begin + seconds - time.monotonic()
-                if not any(alive(w.pid) for w in self.targets):
+                if not any(t.ended_s is None and runs(t.who) for t in list(self._targets)) or self._blind():
                     break
                 if left <= 0:
                     if left < -_PATIENCE_S or not self._expecting():
@@ -217,80 +235,150 @@ class Watch:
             self.stop()
         yield self.snapshot()
 
+    def _blind(self) -> bool:
+        """Whether no sampler is left that could see anything: each was refused or could not read its process."""
+        with self._lock:
+            return not self._following and not any(
+                t.perf is not None or (t.spy is not None and t.who.pid not in self._failed) for t in self._targets
+            )
+
     def _expecting(self) -> bool:
         """Whether nothing was seen so far only because py-spy is not through its first run: on a busy host it starts slowly."""
         self._drain()
         with self._lock:
             return not self._stacks.n and not self._leaves.n and any(
-                s.pid not in self._failed and s.pid not in self._looked and alive(s.pid) for s in self._spies
+                t.spy is not None and t.who.pid not in self._failed | self._looked and t.ended_s is None and alive(t.who.pid)
+                for t in list(self._targets)
             )  # fmt: skip
 
     def snapshot(self) -> Snapshot:
         self._drain()
         elapsed = (self._end or time.monotonic()) - self._begin if self._begin else 0.0
+        targets = list(self._targets)
+        for t in targets:
+            self._see_end(t)
         with self._lock:
             missing = list(self._missing.values())
             tallies = {}
             records = []
-            if any(spy.pid not in self._failed for spy in self._spies):
+            if any(t.spy is not None and t.who.pid not in self._failed for t in targets):
                 tallies["py-spy"] = self._stacks
                 pause = self._pause()
                 records.append(SamplerRecord("py-spy", self.rate_hz, self._stacks.n, pause))
-            if self._perfs:
+            perfs = [t.perf for t in targets if t.perf is not None]
+            if perfs:
                 tallies["perf"] = self._leaves
-                records.append(SamplerRecord("perf", self._perfs[0].rate_hz, self._leaves.n, 0.0))
-            if self.gentle and self._spies:
-                tallies, missing = self._gentle(tallies, missing)
+                records.append(SamplerRecord("perf", perfs[0].rate_hz, self._leaves.n, 0.0))
+            if self.gentle and any(t.spy is not None for t in targets):
+                missing.append(PYTHON_ONLY)
+                stacks = tallies.pop("py-spy")
+                if not ("perf" in tallies and self._leaves.n):
+                    tallies = {"py-spy": without_kernels(stacks)}
             ran = merge(tallies, records, missing)
-            looks, idle = sum(k.looks for k in self._lookers), sum(k.idle for k in self._lookers)
+            looks, idle = sum(t.looker.looks for t in targets), sum(t.looker.idle for t in targets)
             threads = self._thread_shares()
             callers = self._callers()
         return Snapshot(
             elapsed_s=elapsed,
-            targets=self.targets,
-            table=_with_waiting(ran, idle, looks),
+            targets=tuple(t.who for t in targets),
+            table=with_waiting(ran, idle, looks),
             threads=threads,
             callers=callers,
-            dense_share=_dense(ran),
-            conversion_share=_sum(ran, ("conversion", "sort")),
+            dense_share=dense_of_products(ran),
+            conversion_share=together(ran, ("conversion", "sort")),
             cost=self._cost(),
-            ended=tuple(w.pid for w in self.targets if not alive(w.pid)),
+            ended=tuple(t.who.pid for t in targets if t.ended_s is not None),
             done=self._end is not None,
+            lives=tuple(t.life for t in targets),
         )
 
     # the observers
 
     def _thread(self, run: Callable[[], None], name: str) -> None:
         thread = threading.Thread(target=run, name=name, daemon=True)
-        self._threads.append(thread)
-        thread.start()
+        with self._lock:
+            if self._halt.is_set():
+                return
+            self._threads = [t for t in self._threads if t.is_alive()]
+            thread.start()
+            self._threads.append(thread)
 
     def _look(self) -> None:
         while not self._halt.wait(1 / _LOOKS_HZ):
-            for looker in self._lookers:
-                looker.look()
+            for t in list(self._targets):
+                if t.ended_s is None:
+                    t.looker.look()
 
-    def _spy(self, spy: PySpy) -> None:
+    def _follow(self) -> None:
+        """See who ends, and with children wanted who comes; what is over gives its descriptors back at once."""
+        while not self._halt.wait(_FOLLOW_S):
+            living = []
+            for t in list(self._targets):
+                if t.ended_s is None and not self._see_end(t):
+                    living.append(t)
+                elif t.perf is not None and t.ended_s is not None:
+                    t.perf.close()
+            if self._following:
+                self._adopt(living)
+
+    def _see_end(self, t: _Target) -> bool:
+        """Whether it is over; the moment is noted once."""
+        if t.ended_s is None and self._begin and not runs(t.who):
+            t.ended_s = (self._end or time.monotonic()) - self._begin
+        return t.ended_s is not None
+
+    def _adopt(self, living: list[_Target]) -> None:
+        known = {t.who.pid for t in living}
+        for pid in children(*known, without=os.getpid()):
+            if pid in known or (found := who(pid)) is None:
+                continue
+            if len(known) >= _MOST or len(self._targets) >= _MOST_FOLLOWED:
+                self._too_many()
+                return
+            known.add(pid)
+            t = self._target(found)
+            self._begin_with(t, quietly=True)
+            self._targets.append(t)
+            self._observe(t)
+
+    def _too_many(self) -> None:
+        why = f"at most {_MOST} processes are watched at a time, and {_MOST_FOLLOWED} in one watch; name those that matter"
+        self._note(Missing("further children", why))
+
+    def _spy(self, t: _Target) -> None:
+        spy = t.spy
+        assert spy is not None
         run = 0
         while not self._halt.is_set() and alive(spy.pid):
-            runs = (_GENTLE_RUN,) if self.gentle else _RUNS_BESIDE_PERF if self._perfs else _RUNS_ALONE
-            seconds = runs[min(run, len(runs) - 1)]
-            if run == 0 and self._perfs and self._planned is not None and self._planned <= _LONGEST_ONE_RUN:
-                seconds = max(1.0, self._planned - STARTUP_S)  # one start is enough
+            if not self._turns.acquire(timeout=0.2):
+                continue
             try:
-                stacks = spy.collect(seconds)
+                stacks = spy.collect(self._length(run, t.perf is not None))
             except SamplerError as e:
-                self._note(e.missing)
                 with self._lock:
                     self._failed.add(spy.pid)
+                if not t.came_s or runs(t.who):  # a worker that came and went is told by its end
+                    self._note(e.missing)
                 return
+            finally:
+                self._turns.release()
             with self._lock:
                 self._stacks.add(stacks)
                 self._looked.add(spy.pid)
             run += 1
 
+    def _length(self, run: int, beside_perf: bool) -> float:
+        """Seconds of the next run of py-spy."""
+        runs_ = (_GENTLE_RUN,) if self.gentle else _RUNS_BESIDE_PERF if beside_perf else _RUNS_ALONE
+        seconds = runs_[min(run, len(runs_) - 1)]
+        if run == 0 and beside_perf and self._planned is not None and self._planned <= _LONGEST_ONE_RUN:
+            spent = time.monotonic() - self._begin if self._begin else 0.0
+            seconds = max(1.0, self._planned - spent - STARTUP_S)  # one start is enough
+        living = sum(t.spy is not None and t.ended_s is None for t in list(self._targets))
+        return min(seconds, _TURN_S) if living > _MOST_SPIES else seconds
+
     def _drain(self) -> None:
-        fresh = [s for perf in self._perfs for s in perf.read()]
+        fresh = [s for t in list(self._targets) if t.perf is not None for s in t.perf.read()]
         with self._lock:
             self._leaves.add(fresh)
 
@@ -300,29 +388,9 @@ class Watch:
 
     # what they saw
 
-    def _gentle(self, tallies: dict[str, Tally], missing: list[Missing]) -> tuple[dict[str, Tally], list[Missing]]:
-        """Python frames cannot tell one kernel from another: they give callers, and perf alone gives the paths."""
-        stacks = tallies.pop("py-spy")
-        missing = [
-            *missing,
-            Missing("native frames", "--gentle reads Python frames only; without it py-spy sees kernels"),
-        ]
-        top = Tally()
-        if "perf" in tallies and self._leaves.n:
-            return tallies, missing
-        for key, counts in stacks.by_thread.items():
-            n = sum(counts.values())
-            top.by_thread[key]["unknown"] += n
-            top.threads["unknown"].add(key)
-            top.by_path["unknown"] += n
-            top.n += n
-        for path in stacks.by_path:
-            top.callers["unknown"] += stacks.callers[path]
-        return {"py-spy": top}, missing
-
     def _thread_shares(self) -> tuple[ThreadShare, ...]:
         out = []
-        for looker in self._lookers:
+        for looker in [t.looker for t in self._targets]:
             for tid, running in looker.running.items():
                 if not looker.looks:
                     continue
@@ -344,12 +412,13 @@ class Watch:
     def _pause(self) -> float | None:
         if self.gentle:
             return 0.0
-        shares = [s for m in self._meters if (s := m.share()) is not None]
+        shares = [s for t in self._targets if (s := t.meter.share()) is not None]
         return max(shares) if shares else None
 
     def _cost(self) -> Cost:
-        spying = bool(self._spies)
-        forecast = max([s.forecast() for s in self._spies], default=0.0)
+        spies = [t.spy for t in list(self._targets) if t.spy is not None]
+        spying = bool(spies)
+        forecast = max([s.forecast() for s in spies], default=0.0)
         if self.gentle or not spying:
             text = "no pauses: " + (
                 "Python frames are read without stopping the process" if spying else "perf stops no thread"
@@ -359,10 +428,11 @@ class Watch:
             f"py-spy stops the process about 2 ms a sample: {forecast:.0%} at {self.rate_hz:g} samples/s, "
             "and up to half a second in its first two, while it reads symbols; --gentle or --sampler perf stop nothing"
         )
-        looks = sum(m.looks for m in self._meters)
+        meters = [t.meter for t in list(self._targets)]
+        looks = sum(m.looks for m in meters)
         if looks < 100:
             return Cost(forecast, unavailable("not measured yet"), text)
-        return Cost(forecast, share(sum(m.stopped for m in self._meters), looks), text)
+        return Cost(forecast, share(sum(m.stopped for m in meters), looks), text)
 
 
 def _comm(pid: int, tid: int) -> str:
@@ -371,41 +441,3 @@ def _comm(pid: int, tid: int) -> str:
             return f.read().rstrip("\n")
     except OSError:
         return ""
-
-
-def _with_waiting(table: TimeTable, idle: int, looks: int) -> TimeTable:
-    """The table of running time, scaled to all time: ``wait`` is when no thread of the process ran."""
-    if not looks or not idle:
-        return table
-    low, high = wilson(idle, looks)
-    idle_share = idle / looks
-    rows = []
-    for row in table.paths:
-        if row.path == "wait" or row.share.value is None:
-            idle_share += (row.share.value or 0.0) * (1 - idle / looks)
-            continue
-        ci = row.share.ci or (row.share.value, row.share.value)
-        scaled = row.share.value * (1 - idle / looks)
-        interval = (round(ci[0] * (1 - high), 4), round(ci[1] * (1 - low), 4))
-        rows.append(msgspec.structs.replace(row, share=msgspec.structs.replace(row.share, value=scaled, ci=interval)))
-    interval = (round(low, 4), round(min(1.0, high + idle_share - idle / looks), 4))
-    rows.append(PathShare("wait", Number(idle_share, interval, looks), (), (), 0))
-    rows.sort(key=lambda r: -(r.share.value or 0.0))
-    return msgspec.structs.replace(table, paths=tuple(rows))
-
-
-def _sum(table: TimeTable, paths: tuple[str, ...]) -> Number:
-    total = sum(r.share.value or 0.0 for r in table.paths if r.path in paths)
-    n = max([r.share.n or 0 for r in table.paths], default=0)
-    return share(round(total * n), n)
-
-
-def _dense(table: TimeTable) -> Number:
-    """Dense product time over all product time; unavailable while no product was seen."""
-    n = max([r.share.n or 0 for r in table.paths], default=0)
-    dense = sum(r.share.value or 0.0 for r in table.paths if r.path == "dense")
-    sparse = sum(r.share.value or 0.0 for r in table.paths if r.path in PRODUCTS)
-    products = round((dense + sparse) * n)
-    if not products:
-        return unavailable("no matrix product was seen")
-    return share(min(products, round(dense * n)), products)

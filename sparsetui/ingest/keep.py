@@ -25,6 +25,7 @@ def as_result(last: Snapshot) -> dict[str, Any]:
         "seconds": last.elapsed_s,
         "targets": [{"pid": t.pid, "cmdline": t.cmdline, "uid": t.uid} for t in last.targets],
         "ended": last.ended,
+        "lives": last.lives,
     }
 
 

@@ -15,10 +15,11 @@ import typer
 from typer.testing import CliRunner
 
 from sparsetui.cli.attach import attach, render
-from sparsetui.ingest.attach import NoProcess, Snapshot, Watch, _with_waiting
+from sparsetui.ingest.attach import NoProcess, Snapshot, Watch
 from sparsetui.ingest.samplers import Perf, PySpy, Tally, table
 from sparsetui.ingest.samplers.base import Frame, Stack
 from sparsetui.ingest.samplers.proc import children, who
+from sparsetui.ingest.snapshots import with_waiting
 from sparsetui.session.store import Store
 
 app = typer.Typer()
@@ -97,12 +98,79 @@ def test_a_process_that_ends_is_told(start):
     assert last.table.paths[0].path == "python"
 
 
+POOL = """
+import subprocess, sys
+WORK = "import time; end = time.monotonic() + 1.2\\nwhile time.monotonic() < end: pass"
+print(1, flush=True)
+while True:
+    subprocess.run([sys.executable, "-S", "-c", WORK])
+"""
+
+
+def test_workers_that_a_pool_replaces_are_followed(start):
+    """…and each one's end is told; what was opened for it is closed at once."""
+    master = start(POOL)
+    watch = perf_only(master.pid, with_children=True)
+    held = len(os.listdir("/proc/self/fd"))
+    watch.start()
+    most, last = 0, None
+    for last in watch.snapshots(20, every=0.5):
+        most = max(most, len(os.listdir("/proc/self/fd")))
+        if len(last.ended) >= 3:
+            watch.interrupt()
+    root, *workers = last.lives
+    assert (root.pid, root.came_s, root.ended_s) == (master.pid, 0.0, None)
+    ended = [w for w in workers if w.ended_s is not None]
+    assert len(ended) >= 3
+    assert all("time.monotonic" in w.cmdline for w in ended)
+    assert ended[1].came_s > 0
+    assert all(w.ended_s > w.came_s for w in ended)
+    assert set(last.ended) == {w.pid for w in ended}
+    seen = {t.pid for t in last.threads if t.paths}
+    assert len(seen & {w.pid for w in workers}) >= 2, "samples of the later workers too"
+    assert most <= held + 12, "an ended worker's descriptors stay open"
+    assert len(os.listdir("/proc/self/fd")) <= held + 4, "the symbols of shared files are kept, and nothing else"
+    told = render(last)
+    assert any(line.startswith(f"{ended[-1].pid} ended after ") for line in told)
+
+
+def test_a_pool_whose_master_ends_is_watched_until_the_last_worker_has(start):
+    work = "import time; time.sleep(2.5)"
+    watch = perf_only(
+        start(
+            f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-S', '-c', {work!r}])\nprint(1, flush=True)\n"
+            "time.sleep(0.7)"
+        ).pid,
+        with_children=True,
+    )
+    watch.start()
+    last = list(watch.snapshots(60, every=0.3))[-1]
+    assert len(last.lives) == 2
+    assert len(last.ended) == 2
+    assert last.lives[1].ended_s > last.lives[0].ended_s + 0.5
+    assert last.elapsed_s < 40
+
+
+def test_the_watch_does_not_watch_itself(start):
+    """Its own samplers are children too, where the watched process is the one that started it."""
+    code = (
+        "import subprocess, sys, os\nprint(1, flush=True)\n"
+        "run = 'import typer; from sparsetui.cli.attach import attach; a = typer.Typer(); a.command()(attach); a()'\n"
+        "subprocess.run([sys.executable, '-c', run, str(os.getpid()), '--children', '--seconds', '3', '--json', '-'], "
+        "stdout=open(sys.argv[1], 'wb'), stderr=subprocess.DEVNULL)\n"
+    )
+    child = subprocess.Popen([sys.executable, "-c", code, "/dev/stdout"], stdout=subprocess.PIPE, text=True)
+    out, _ = child.communicate(timeout=60)
+    result = json.loads(out.partition("\n")[2])
+    assert [t["pid"] for t in result["targets"]] == [child.pid]
+
+
 def test_waiting_scales_the_rest():
     tally = Tally()
     tally.add(
         [Stack(1, (Frame("f", "", "/a.py", 1, True),), 30), Stack(1, (Frame("mkl_blas_sgemm", "libmkl.so"),), 10)]
     )
-    got = {r.path: r.share for r in _with_waiting(table(tally), idle=20, looks=40).paths}
+    got = {r.path: r.share for r in with_waiting(table(tally), idle=20, looks=40).paths}
     assert got["wait"].value == 0.5
     assert got["python"].value == 0.375
     assert got["dense"].value == 0.125

@@ -152,7 +152,9 @@ def test_refused_ptrace_names_the_way_out(monkeypatch, tmp_path, scope, capable,
     real = open
     monkeypatch.setattr(base_module, "has_capability", lambda bit: capable)
     monkeypatch.setattr(base_module, "in_container", lambda: container)
-    monkeypatch.setattr(base_module, "owner_of", lambda pid: os.geteuid() if uid is None else uid)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(base_module, "owner_of", lambda pid: uid or 1000)
+    monkeypatch.setattr(base_module, "_memory_owner", lambda pid: uid or 1000)
     monkeypatch.setattr(
         "builtins.open", lambda f, *a, **k: real(file if str(f).endswith("ptrace_scope") else f, *a, **k)
     )

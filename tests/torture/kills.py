@@ -88,7 +88,7 @@ def tool(folder: Path, tmp: Path, sent: int, moment: float, tally: Tally, *, sto
 
 
 def app(folder: Path, tmp: Path, how: str, moment: float, tally: Tally) -> None:
-    """The app itself on a terminal, in a run that it was told to begin. ``how``: a signal's name, or ``window`` for one that closes."""
+    """The app itself on a terminal, in a run that it was told to begin. ``how`` is a signal, or ``window`` for one that closes."""
     name = f"app {how}"
     with running(Rig(folder, tmp)) as rig:
         screen = rig.start_app(workload(folder, "fine"))

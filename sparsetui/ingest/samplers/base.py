@@ -74,22 +74,36 @@ def gone(pid: int, what: str) -> Missing:
 
 
 def owner_of(pid: int) -> int | None:
+    """The effective user of ``pid``; ``None`` where it is gone."""
+    uids = status(pid).get("Uid", "").split()
+    return int(uids[1]) if len(uids) > 1 and uids[1].isdigit() else None
+
+
+def status(pid: int | str) -> dict[str, str]:
+    """The fields of ``/proc/PID/status``; empty where the process is gone."""
     try:
-        return os.stat(f"/proc/{pid}").st_uid
+        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as f:
+            return {key: value.strip() for key, _, value in (line.partition(":") for line in f)}
     except OSError:
-        return None
+        return {}
+
+
+def capabilities(pid: int | str, which: str = "CapEff") -> int:
+    """A set of capabilities of ``pid`` as bits; 0 where it cannot be read."""
+    try:
+        return int(status(pid).get(which, "0"), 16)
+    except ValueError:
+        return 0
 
 
 def has_capability(bit: int) -> bool:
     """Whether this process holds capability ``bit`` (19 is SYS_PTRACE, 38 PERFMON, 21 SYS_ADMIN)."""
-    try:
-        with open("/proc/self/status") as f:
-            for line in f:
-                if line.startswith("CapEff:"):
-                    return bool(int(line.split()[1], 16) >> bit & 1)
-    except (OSError, ValueError, IndexError):
-        pass
-    return False
+    return bool(capabilities("self") >> bit & 1)
+
+
+def filtered() -> bool:
+    """Whether a seccomp filter decides which system calls this process may make, as in most containers."""
+    return status("self").get("Seccomp") == "2"
 
 
 def in_container() -> bool:
@@ -113,22 +127,33 @@ def ptrace_missing(pid: int, what: str, detail: str = "") -> Missing:
         scope = None
     capable = has_capability(19)
     uid = owner_of(pid)
-    if not capable and in_container():
+    ours = "run as root (sudo)" if os.geteuid() else "run with the SYS_PTRACE capability"
+    if tracer := _tracer(pid):
+        why = (
+            f"process {pid} is traced already, by process {tracer}, and only one may; end that tracer, "
+            "or use --gentle or --sampler perf"
+        )
+    elif not capable and uid not in (None, os.geteuid()) and not (in_container() and os.geteuid() == 0):
+        why = f"process {pid} belongs to user {uid} and we are {os.geteuid()}; run as that user or as root (sudo)"
+    elif not capable and uid is not None and _memory_owner(pid) not in (uid, None):
+        why = f"process {pid} has made itself undumpable (prctl, or a set-user-ID program); {ours}"
+    elif not capable and in_container():
         why = (
             "this container has no SYS_PTRACE capability; start it with --cap-add SYS_PTRACE "
             "(Kubernetes: securityContext.capabilities.add), or attach from the host"
         )
-    elif not capable and uid is not None and uid != os.geteuid():
-        why = f"process {pid} belongs to user {uid} and we are {os.geteuid()}; run as that user or as root (sudo)"
     elif scope == 3:
         why = "ptrace is off until the next boot (kernel.yama.ptrace_scope = 3); use --sampler perf"
     elif scope and not capable:
-        way = (
-            "run as root (sudo)"
-            if scope == 2
-            else "run as root (sudo), or set it to 0: sysctl kernel.yama.ptrace_scope=0"
-        )
+        way = ours if scope == 2 else f"{ours}, or set it to 0: sysctl kernel.yama.ptrace_scope=0"
         why = f"ptrace is restricted (kernel.yama.ptrace_scope = {scope}); {way}"
+    elif not capable and capabilities(pid, "CapPrm") & ~capabilities("self", "CapPrm"):
+        why = f"process {pid} holds capabilities that we lack; {ours}, or use --sampler perf"
+    elif filtered():
+        why = (
+            "the seccomp profile that we run under forbids ptrace; start the container with --cap-add SYS_PTRACE or "
+            "another profile (--security-opt seccomp=…), or use --sampler perf"
+        )
     else:
         tail = f" ({detail})" if detail else ""
         why = (
@@ -136,3 +161,18 @@ def ptrace_missing(pid: int, what: str, detail: str = "") -> Missing:
             "or a seccomp profile forbids it; end the other tracer or use --sampler perf"
         )
     return Missing(what, why)
+
+
+def _tracer(pid: int) -> str:
+    """``PID (name)`` of the process that traces ``pid`` now; empty for none."""
+    tracer = status(pid).get("TracerPid", "0")
+    name = status(tracer).get("Name", "") if tracer.isdigit() and tracer != "0" else ""
+    return "" if tracer in ("0", "") else f"{tracer} ({name})" if name else tracer
+
+
+def _memory_owner(pid: int) -> int | None:
+    """Root where the process has made itself undumpable, else its user."""
+    try:
+        return os.stat(f"/proc/{pid}/mem").st_uid
+    except OSError:
+        return None

@@ -28,6 +28,8 @@ from sparsetui.ingest.samplers.base import (
     SamplerError,
     Stack,
     alive,
+    capabilities,
+    filtered,
     gone,
     has_capability,
     in_container,
@@ -226,8 +228,14 @@ class Perf:
 
     def _drain_forever(self) -> None:
         while not self._end.wait(_DRAIN_S):
-            self._scan()
+            ended = self._scan()
             self._drain()
+            for (
+                tid
+            ) in ended:  # a descriptor and half a megabyte each: a service that starts threads all day would fill up
+                ring = self._rings.pop(tid)
+                self.lost += ring.lost
+                ring.close()
         self._drain()
 
     def _drain(self) -> None:
@@ -253,12 +261,12 @@ class Perf:
                     frames.append(frame)
         return tuple(reversed(frames))
 
-    def _scan(self) -> None:
-        """One ring a thread; those that ended keep theirs until the watch ends."""
+    def _scan(self) -> list[int]:
+        """One ring a thread; returns those that have one and have ended, whose last samples are still to be read."""
         try:
             tids = {int(t) for t in os.listdir(f"/proc/{self.pid}/task")}
         except OSError:
-            return
+            return []
         for tid in sorted(tids - self._rings.keys() - self._refused):
             for stack in (True, False):  # locked memory is limited for users other than root
                 if stack and len(self._rings) >= _MANY:
@@ -270,6 +278,7 @@ class Perf:
                     continue
             else:
                 self._refused.add(tid)  # it ended meanwhile, or a limit of memory or descriptors is reached
+        return [tid for tid in self._rings if tid not in tids]
 
 
 def _interpreter(frame: Frame) -> bool:
@@ -289,13 +298,20 @@ def _why(pid: int, error: OSError) -> Missing:
     if error.errno not in (errno.EACCES, errno.EPERM):
         return Missing(WHAT, f"perf events cannot be opened: {error.strerror}; use --sampler py-spy")
     uid = owner_of(pid)
-    if in_container() and not has_capability(38) and not has_capability(21):
+    if uid is not None and uid != os.geteuid() and os.geteuid() != 0:
+        why = f"process {pid} belongs to user {uid} and we are {os.geteuid()}; run as that user or as root (sudo)"
+    elif in_container() and not has_capability(38) and not has_capability(21):
         why = (
             "this container may not open perf events; start it with --cap-add PERFMON (or SYS_ADMIN) and a seccomp "
             "profile that allows perf_event_open, or watch from the host"
         )
-    elif uid is not None and uid != os.geteuid() and os.geteuid() != 0:
-        why = f"process {pid} belongs to user {uid} and we are {os.geteuid()}; run as that user or as root (sudo)"
+    elif filtered() and has_capability(38):
+        why = (
+            "the seccomp profile that we run under forbids perf_event_open, as Docker's default one does; start the "
+            "container with another (--security-opt seccomp=…), or use --sampler py-spy"
+        )
+    elif os.geteuid() == 0 and not has_capability(19) and capabilities(pid, "CapPrm") & ~capabilities("self", "CapPrm"):
+        why = f"process {pid} holds capabilities that we lack; run with SYS_PTRACE and PERFMON"
     elif paranoid is not None and paranoid > 2:
         why = f"kernel.perf_event_paranoid is {paranoid}; run as root, or sysctl kernel.perf_event_paranoid=2"
     else:

@@ -10,6 +10,8 @@ from typing import Self
 
 import msgspec
 
+from sparsetui.ingest.samplers.base import owner_of
+
 
 class Who(msgspec.Struct, frozen=True):
     """A process as its user knows it."""
@@ -27,16 +29,22 @@ def who(pid: int) -> Who | None:
             rest = f.read().rpartition(b")")[2].split()
         with open(f"/proc/{pid}/cmdline", "rb") as f:
             raw = f.read(65536)
-        uid = os.stat(f"/proc/{pid}").st_uid
+        uid = owner_of(pid)
     except OSError:
         return None
-    if len(rest) < 20 or rest[0] in (b"Z", b"X"):
+    if uid is None or len(rest) < 20 or rest[0] in (b"Z", b"X"):
         return None
     return Who(pid, raw.replace(b"\0", b" ").decode("utf-8", "replace").strip(), uid, float(rest[19]))
 
 
-def children(pid: int) -> list[int]:
-    """All descendants of ``pid`` that run now, nearest first."""
+def runs(process: Who) -> bool:
+    """Whether this very process still runs: not a corpse, and not another one that got its PID since."""
+    now = who(process.pid)
+    return now is not None and now.started == process.started
+
+
+def children(*pids: int, without: int | None = None) -> list[int]:
+    """All descendants of ``pids`` that run now, nearest first; ``without`` leaves out that process and all below it."""
     parents: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if not name.isdigit():
@@ -49,9 +57,11 @@ def children(pid: int) -> list[int]:
         if len(rest) > 1 and rest[0] not in (b"Z", b"X"):
             parents.setdefault(int(rest[1]), []).append(int(name))
     out: list[int] = []
-    level = [pid]
+    seen = set(pids)
+    level = list(pids)
     while level:
-        level = sorted(c for p in level for c in parents.get(p, []))
+        level = sorted(c for p in level for c in parents.get(p, []) if c not in seen and c != without)
+        seen.update(level)
         out += level
     return out
 

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 from sparsetui.evidence.records import Missing
+from sparsetui.evidence.text import clean
 from sparsetui.ingest.samplers.base import (
     Frame,
     OnCommand,
@@ -41,6 +42,9 @@ _PYTHON = re.compile(r"^(?P<name>.*) \((?P<file>[^()]*\.(?:py|pyx|pyi|pxd)|<[^()
 _NATIVE = re.compile(r"^(?P<name>.*) \((?P<module>[^()]*)\)$")
 _THREAD = re.compile(r"^thread \((?P<id>0x[0-9a-fA-F]+|\d+)\)")
 _PROCESS = re.compile(r"^process (?P<pid>\d+):")
+
+
+_UNKNOWN_VERSION = re.compile(r"Unsupported version of Python: (?P<version>[\w.+-]{1,40})")
 
 
 def binary() -> str | None:
@@ -177,21 +181,29 @@ class PySpy:
             return gone(self.pid, WHAT)
         if "permission denied" in low or "operation not permitted" in low:
             return ptrace_missing(self.pid, WHAT)
-        if "version" in low and ("unsupported" in low or "unknown" in low or "failed to find" in low):
+        if unknown := _UNKNOWN_VERSION.search(err):
             return Missing(
                 WHAT,
-                f"py-spy does not know the interpreter of process {self.pid}; is it Python? "
-                "update py-spy, or use --sampler perf",
+                f"py-spy does not know Python {unknown['version']}, the interpreter of process {self.pid}; "
+                "update it (pip install -U py-spy), or use --sampler perf",
             )
         if "failed to find python" in low or "python interpreter" in low or "_pyruntime" in low:
             return Missing(
                 WHAT,
-                f"no Python interpreter was found in process {self.pid}: not Python, or a static build without "
-                "symbols; use --sampler perf",
+                f"no Python interpreter was found in process {self.pid} ({_program(self.pid)}): not Python, or a static "
+                "build without symbols; use --sampler perf",
             )
         lines = [line.strip() for line in err.splitlines() if line.strip() and not line.startswith("py-spy>")]
         last = lines[0] if lines else "no reason given"
-        return Missing(WHAT, f"py-spy could not read process {self.pid}: {last[:200]}")
+        return Missing(WHAT, f"py-spy could not read process {self.pid}: {clean(last, 200)}")
+
+
+def _program(pid: int) -> str:
+    """What ``pid`` executes, as one clean word."""
+    try:
+        return clean(os.path.basename(os.readlink(f"/proc/{pid}/exe")), 60)
+    except OSError:
+        return "unknown program"
 
 
 def _end(process: subprocess.Popen[bytes]) -> bool:
