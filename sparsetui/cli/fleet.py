@@ -265,7 +265,7 @@ def _attach(
         store, targets = Store(sessions), parse(text)
         _find_session(session, sessions)
         watch = FleetWatch(store, targets, address=_needed(address), seconds=seconds, session=session, say=say)
-        with headless.signals(watch):  # type: ignore[arg-type]
+        with headless.signals(watch):
             kept, body = watch.run()
     except ValueError as e:
         fail(f"--attach {text[:120]}: {e}")

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import typer
 
@@ -42,8 +42,12 @@ class Narrator:
             )
 
 
+class Stoppable(Protocol):
+    def cancel(self) -> None: ...
+
+
 @contextmanager
-def signals(runner: Runner) -> Iterator[None]:
+def signals(runner: Stoppable) -> Iterator[None]:
     """SIGINT, SIGTERM and SIGHUP stop the run; what was measured is already on disk."""
 
     def stop(number: int, frame: Any) -> None:

@@ -116,7 +116,7 @@ class Campaign:
                 ray.init(address=address, **quiet)
             except (ConnectionError, ValueError, RuntimeError) as e:
                 raise Refused(f"--address {address}: {one_line(e)}") from None
-        ray.cloudpickle.register_pickle_by_value(remote)  # type: ignore[no-untyped-call]
+        self.ray.cloudpickle.register_pickle_by_value(remote)
 
     def choose(self) -> list[dict[str, Any]]:
         """The nodes that ``hosts`` means: a number, names, or all that offer cores."""
@@ -247,9 +247,11 @@ class Campaign:
         return NodeAffinitySchedulingStrategy(n["node_id"], soft=False)
 
     def progress(self, board: Any) -> None:
+        from ray.exceptions import RayError
+
         try:
             news = self.ray.get(board.take.remote(), timeout=_POLL_S)
-        except Exception:  # the board is on a node that is gone or busy: progress is no result
+        except RayError:  # the board is on a node that is gone or busy: progress is no result
             return
         for host, message in news.items():
             if message.pop("started", False):

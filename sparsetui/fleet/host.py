@@ -70,7 +70,7 @@ def _write(out: IO[str], message: dict[str, Any]) -> None:
 
 
 def investigate(job: Job, tell: Tell) -> HostReport:
-    """Investigate on this host. Never raises: what goes wrong is the report's ``state`` and ``why``."""
+    """Investigate on this host. What goes wrong with the workload is the report's ``state`` and ``why``."""
     from sparsetui.playbook.library import find
     from sparsetui.workload.errors import WorkloadError
     from sparsetui.workload.spec import load
@@ -97,8 +97,6 @@ def investigate(job: Job, tell: Tell) -> HostReport:
         return HostReport(job.host, "refused", clean(e, _TEXT))
     except Cancelled:
         return HostReport(job.host, "slow", "it was ended before it had an answer")
-    except Exception as e:  # one host must not take the others with it
-        return HostReport(job.host, "broken", clean(f"{type(e).__name__}: {e}", _TEXT))
     finally:
         os.close(held)
         shutil.rmtree(place, ignore_errors=True)

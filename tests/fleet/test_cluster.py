@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -11,11 +13,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 pytest.importorskip("ray", reason="the extra fleet is not installed")
 
-CODE = Path(__file__).with_name("serving.py")
+CODE = Path(__file__).parents[1] / "runner" / "serving.py"
 BUDGET = int(os.environ.get("SPARSETUI_FLEET_BUDGET", "6"))  # seconds a host; a machine with other work needs more
 NAMES = ("a", "b", "c")
 MIB = 1 << 20
@@ -23,7 +26,9 @@ pytestmark = pytest.mark.slow
 
 
 class Nodes:
-    """The cluster: a head without cores, and a node a name. Node c is told to use many threads."""
+    """The cluster: a head without cores, and a node a name, each on one core of this machine: c on the last, the others on the
+    first. c is told to use many threads.
+    """
 
     def __init__(self) -> None:
         from ray.cluster_utils import Cluster
@@ -35,13 +40,24 @@ class Nodes:
             head_node_args={"num_cpus": 0, "object_store_memory": 80 * MIB, "include_dashboard": False, "node_name": "head",
                             "_system_config": quick},
         )  # fmt: skip
-        self.nodes = {name: self._node(name) for name in NAMES}
-        self.cluster.wait_for_nodes()
+        self.nodes = {name: self._node(name, **({"OMP_NUM_THREADS": "64"} if name == "c" else {})) for name in NAMES}
+        self._settled()
 
-    def _node(self, name: str) -> Any:
+    def _node(self, name: str, **env: str) -> Any:
         # MKL would quietly take fewer threads than it is told to
-        env = {"MKL_DYNAMIC": "FALSE", "OMP_NUM_THREADS": "64" if name == "c" else "1"}
+        env = {"MKL_DYNAMIC": "FALSE", "OMP_NUM_THREADS": "1", **env}
         return self.cluster.add_node(num_cpus=1, object_store_memory=80 * MIB, node_name=name, env_vars=env, wait=False)
+
+    def _settled(self) -> None:
+        self.cluster.wait_for_nodes()
+        for name in self.nodes:
+            for pid in self.processes(name):
+                allow(pid, {core_of(name)})
+
+    def processes(self, name: str) -> list[int]:
+        """The node's raylet, and what it has started so far; what it starts later inherits what is set for these."""
+        raylets = [p.process.pid for p in self.nodes[name].all_processes["raylet"]]
+        return [*raylets, *(c.pid for r in raylets for c in psutil.Process(r).children(recursive=True))]
 
     @property
     def address(self) -> str:
@@ -50,9 +66,24 @@ class Nodes:
     def kill(self, name: str) -> None:
         self.cluster.remove_node(self.nodes.pop(name), allow_graceful=False)
 
-    def again(self, name: str) -> None:
-        self.nodes[name] = self._node(name)
-        self.cluster.wait_for_nodes()
+    def again(self, name: str, **env: str) -> None:
+        """The node as new, on one thread or as ``env`` says."""
+        if name in self.nodes:
+            self.kill(name)
+        self.nodes[name] = self._node(name, **env)
+        self._settled()
+
+
+def core_of(name: str) -> int:
+    usable = sorted(os.sched_getaffinity(0))
+    return usable[-1] if name == "c" else usable[0]
+
+
+def allow(pid: int, cores: set[int]) -> None:
+    """Keep all threads of a process on these cores."""
+    for task in Path(f"/proc/{pid}/task").glob("*"):
+        with contextlib.suppress(OSError):  # a thread that has just ended
+            os.sched_setaffinity(int(task.name), cores)
 
 
 @pytest.fixture(scope="module")
@@ -74,9 +105,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The workloads: a release that is slower wherever it runs, and a pair of twins."""
     made = tmp_path_factory.mktemp("fleet")
     (made / "serving.py").write_bytes(CODE.read_bytes())
-    for name, failing, threads in (("slow", "many_times", "threads = 1\n"), ("twins", "right", "")):
+    workloads = (
+        ("slow", "many_times", "threads = 1\n"),
+        ("twins", "right", ""),
+        ("layers", "two_layers", "threads = 1\n"),
+    )
+    for name, failing, threads in workloads:
+        other = failing if name == "layers" else "right"
         (made / f"{name}.toml").write_text(
-            f'[failing]\nentry = "serving.py:{failing}"\n{threads}[comparator]\nentry = "serving.py:right"\n{threads}'
+            f'[failing]\nentry = "serving.py:{failing}"\n{threads}[comparator]\nentry = "serving.py:{other}"\n{threads}'
             '[inputs]\nentry = "serving.py:requests"\n'
         )
     return made
@@ -185,18 +222,126 @@ def test_the_session_is_gone_on_with_and_only_the_missing_host_runs(bereft: Any,
     assert len([e for e in result["evidence"] if e["probe"] == "host"]) == 4
 
 
-def test_another_thread_setting_on_one_node_is_the_host_and_it_is_named(nodes: Nodes, folder: Path) -> None:
-    """The twins take their threads from the node's environment; node c's asks for 64 on one core."""
-    code, result, said = decided(lambda budget: run(nodes, folder / "twins.toml", budget=budget))
+# -- is it the host? -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def calm(nodes: Nodes, folder: Path) -> Callable[[int], tuple[str, Path]]:
+    """By budget: a session in which a and b have measured a pair of twins in calm, and where it lies."""
+    made: dict[int, tuple[str, Path]] = {}
+
+    def get(budget: int) -> tuple[str, Path]:
+        if budget not in made:
+            place = folder / f"calm-{budget}"
+            _, result, said = run(nodes, folder / "twins.toml", "--hosts", "a,b", "--sessions", place, budget=budget)
+            assert result, said
+            made[budget] = result["session"], place
+        return made[budget]
+
+    return get
+
+
+@pytest.fixture
+def with_c(nodes: Nodes, folder: Path, calm: Any, tmp_path: Path) -> Callable[[], Told]:
+    """The calm session gone on with: c, as it is now, measures the same pair of twins."""
+
+    def ask(budget: int) -> Told:
+        session, place = calm(budget)
+        mine = tmp_path / f"sessions-{budget}"
+        shutil.copytree(place, mine)
+        return run(
+            nodes, folder / "twins.toml", "--hosts", "a,b,c", "--session", session, "--sessions", mine, budget=budget
+        )
+
+    return lambda: decided(ask)
+
+
+def the_sick(told: Told) -> dict[str, Any]:
+    """What stands apart, after what holds for each host that is sick."""
+    code, result, said = told
     fleet = result["sections"]["fleet"]
     assert fleet["status"] == "host", said
     assert code == 1
     (odd,) = fleet["apart"]
     assert odd["host"] == "c"
+    found: dict[str, Any] = odd
+    return found
+
+
+def test_another_thread_setting_on_one_node_is_the_host_and_it_is_named(nodes: Nodes, with_c: Any) -> None:
+    """The twins take their threads from the node's environment; node c's asks for 64 on one core."""
+    nodes.again("c", OMP_NUM_THREADS="64")
+    told = with_c()
+    odd = the_sick(told)
     assert odd["factor"]["value"] > 1.5
     assert "threads: 64 here, 1 elsewhere" in odd["lock"]
-    assert result["verdict"]["mechanism"] == "ingress.lock-mismatch"
-    assert fleet["ratio"]["n"] == 2
+    assert told[1]["verdict"]["mechanism"] == "ingress.lock-mismatch"
+    assert told[1]["sections"]["fleet"]["ratio"]["n"] == 2
+
+
+def test_a_busy_neighbour_on_one_nodes_core_is_the_host_and_it_is_named(nodes: Nodes, with_c: Any) -> None:
+    """Other processes want the core that node c has, and nothing of its lock differs."""
+    nodes.again("c")
+    busy = f"import os\nwhile os.getppid() == {os.getpid()}: sum(range(10000))"
+    burners = [subprocess.Popen([sys.executable, "-c", busy]) for _ in range(3)]
+    try:
+        for b in burners:
+            allow(b.pid, {core_of("c")})
+        told = with_c()
+    finally:
+        for b in burners:
+            b.kill()
+            b.wait()
+    odd = the_sick(told)
+    assert odd["factor"]["value"] > 1.5
+    assert not odd["lock"]
+    assert "taken off the CPU" in odd["conditions"]
+    assert told[1]["verdict"]["mechanism"] == "execution.throttled"
+
+
+@pytest.fixture
+def quota() -> Iterator[Callable[[list[int], int], None]]:
+    """Puts processes under a CPU quota of so many µs in each 100,000, by a cgroup of the test's own."""
+    made = []
+
+    def put(pids: list[int], most: int) -> None:
+        for root in (Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup/cpu,cpuacct"), Path("/sys/fs/cgroup")):
+            own = root / f"sparsetui-test-{os.getpid()}"
+            try:
+                own.mkdir()
+                made.append(own)
+                if (own / "cpu.cfs_quota_us").exists():
+                    (own / "cpu.cfs_quota_us").write_text(f"{most}")
+                else:
+                    (own / "cpu.max").write_text(f"{most} 100000")
+                for pid in pids:
+                    (own / "cgroup.procs").write_text(f"{pid}")
+            except OSError as e:
+                why = str(e)
+            else:
+                return
+        pytest.skip(f"no cgroup with a CPU quota can be made here: {why}")
+
+    yield put
+    for own in made:
+        for pid in (own / "cgroup.procs").read_text().split():
+            with contextlib.suppress(OSError):  # it has just ended
+                (own.parent / "cgroup.procs").write_text(pid)
+        own.rmdir()
+
+
+def test_a_cpu_quota_on_one_node_is_the_host_and_it_is_named(nodes: Nodes, with_c: Any, quota: Any) -> None:
+    nodes.again("c")
+    quota(nodes.processes("c"), 30_000)
+    told = with_c()
+    odd = the_sick(told)
+    assert odd["factor"]["value"] > 1.5
+    assert "quota: 30000 100000 here" in odd["lock"]
+    assert "stops by the CPU quota" in odd["conditions"]
+    assert told[1]["sections"]["fleet"]["ratio"]["n"] == 2
+
+
+# -- and more --------------------------------------------------------------------------------------------------------
 
 
 def test_ranks_are_watched_each_from_its_own_node(nodes: Nodes, tmp_path: Path) -> None:
@@ -225,3 +370,47 @@ def test_a_name_that_no_node_has_is_one_line(nodes: Nodes, folder: Path) -> None
     line = said.strip().splitlines()[-1]
     assert "nowhere" in line
     assert "there are: a, b, c" in line
+
+
+# -- a matrix over nodes ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def spread(nodes: Nodes, folder: Path) -> Told:
+    """A matrix over three nodes, of which c has another lock, and b is killed over its first signature."""
+    nodes.again("c", MALLOC_ARENA_MAX="2")
+
+    def watch(line: str) -> None:
+        if line.startswith("b: ") and "width" in line and "b" in nodes.nodes:
+            nodes.kill("b")
+
+    return run(nodes, folder / "layers.toml", "--matrix", on=watch, budget=5)
+
+
+SHAPES = ["640 x 512, width 48", "96 x 640, width 48"]
+
+
+def test_each_lock_has_its_own_table_with_every_signature(spread: Told) -> None:
+    code, body, said = spread
+    assert code == 0, said
+    first, second = body["tables"].values()
+    assert [r["signature"] for r in first["signatures"]] == SHAPES
+    assert {r["node"] for r in first["signatures"]} == {"a"}
+    assert [(r["signature"], r["node"]) for r in second["signatures"]] == [(s, "c") for s in SHAPES]
+    assert "env.MALLOC_ARENA_MAX: 2 here, unset elsewhere" in second["summary"]
+    assert {r["node"] for r in second["whole_steps_by_node"]} == {"c"}
+    assert {r["node"] for r in first["whole_steps_by_node"]} == {"a", "b"}
+    row = next(r for r in first["formats_by_signature"] if r["format"] == "csr-int32")
+    assert row["time_against_dense"]["n"] >= 3
+    assert row["time_against_dense"]["value"] > 0
+
+
+def test_the_signature_of_a_node_that_died_goes_to_another_of_its_lock(spread: Told) -> None:
+    _, body, said = spread
+    (moved,) = body["moved"]
+    assert (moved["from"], moved["to"]) == ("b", "a")
+    assert moved["signature"] in SHAPES
+    assert f"a: {moved['signature']}, instead of b" in said
+    assert {r["host"]: r["state"] for r in body["rows"]} == {"a": "done", "b": "lost", "c": "done"}
+    assert "unmeasured" not in body
+    assert "Traceback" not in said

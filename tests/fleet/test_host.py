@@ -167,7 +167,15 @@ def test_rays_own_thread_setting_does_not_reach_the_pair(monkeypatch: pytest.Mon
 
 
 def test_nothing_but_the_child_loads_ray() -> None:
-    ours = ("cli.fleet", "fleet.investigation", "fleet.attaching", "fleet.host", "tui.screens.fleet")
+    ours = (
+        "cli.fleet",
+        "fleet.investigation",
+        "fleet.attaching",
+        "fleet.host",
+        "fleet.matrix",
+        "fleet.part",
+        "tui.screens.fleet",
+    )
     faces = ", ".join(f"sparsetui.{name}" for name in ours)
     code = f"import {faces}, sys; print('ray' in sys.modules, 'torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

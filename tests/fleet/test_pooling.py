@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from random import Random
 
 import numpy as np
 import pytest
@@ -75,9 +76,9 @@ def test_shifting_all_hosts_shifts_the_mean_and_nothing_else(drawn: list[tuple[f
 
 @given(hosts, st.randoms())
 @settings(max_examples=60, deadline=None)
-def test_the_order_of_hosts_does_not_matter(drawn: list[tuple[float, float]], random: object) -> None:
+def test_the_order_of_hosts_does_not_matter(drawn: list[tuple[float, float]], random: Random) -> None:
     mixed = list(drawn)
-    random.shuffle(mixed)  # type: ignore[attr-defined]
+    random.shuffle(mixed)
     was, now = pool(*zip(*drawn, strict=True)), pool(*zip(*mixed, strict=True))
     assert now.mean == pytest.approx(was.mean, abs=1e-5)
     low, high = was.tau_ci

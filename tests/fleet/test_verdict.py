@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,8 +14,8 @@ from sparsetui.fleet.records import HostReport, lock_id
 from sparsetui.fleet.verdict import decide
 
 
-def three(**odd: object) -> list[HostReport]:
-    return [report("a"), report("b", 1.01), report("c", **odd)]  # type: ignore[arg-type]
+def three(**odd: Any) -> list[HostReport]:
+    return [report("a"), report("b", 1.01), report("c", **odd)]
 
 
 def test_a_slowdown_on_every_host_is_the_release() -> None:

@@ -1,4 +1,4 @@
-"""The code of the workloads that the runner's tests investigate: small, real, and on one thread."""
+"""The code of the workloads that the runner's and the fleet's tests investigate: small, real, and no file beside it is needed."""
 
 from __future__ import annotations
 
@@ -26,8 +26,29 @@ def wrong_side() -> Step:
     return lambda x: F.linear(x, WEIGHT)
 
 
+def many_times() -> Step:
+    """A release that does its work over and over: slower wherever it runs."""
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(30):
+            out = (WEIGHT @ x.t()).t()
+        return out
+
+    return step
+
+
 def dense() -> Step:
     return lambda x: x @ _DENSE.t()
+
+
+_SECOND = torch.randn(96, 640) * (torch.rand(96, 640) >= 0.8)
+
+
+def two_layers() -> torch.nn.Module:
+    """Two products of different shapes, pruned and stored dense."""
+    first, second = torch.nn.Linear(512, 640, bias=False), torch.nn.Linear(640, 96, bias=False)
+    first.weight.data, second.weight.data = _DENSE.clone(), _SECOND.clone()
+    return torch.nn.Sequential(first, torch.nn.ReLU(), second)
 
 
 def requests() -> list[tuple[torch.Tensor]]:
