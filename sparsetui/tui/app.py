@@ -13,6 +13,7 @@ from typing import Any
 from sparsetui.evidence.text import clean
 from sparsetui.tui import terminal
 from sparsetui.tui.desk import RunnerFactory
+from sparsetui.tui.driver import PromptDriver
 from sparsetui.tui.outlet import first_line
 from sparsetui.tui.shell import SparseApp
 from sparsetui.tui.watching import Watching
@@ -106,6 +107,7 @@ def run(
         unicode=unicode,
         depth=terminal.colour_depth(),
         light=terminal.light_background(),
+        driver=PromptDriver,
     )
     last_resort = LastResort()
     app.on_ending = last_resort.start

@@ -6,7 +6,9 @@ light backgrounds and with no colour at all. A state is always a mark or a word;
 
 from __future__ import annotations
 
+from rich.terminal_theme import TerminalTheme
 from rich.text import Text
+from textual.color import Color
 from textual.theme import Theme
 
 # roles -> rich styles
@@ -99,5 +101,20 @@ LIGHT = Theme(
     panel="#efefea",
     dark=False,
     variables={"frame": "#b5bac0", "frame-on": "#005f87"},
+)
+
+
+def _sixteen(background: str, foreground: str, *eight: str) -> TerminalTheme:
+    rgb = [Color.parse(c).rgb for c in (background, foreground, *eight)]
+    return TerminalTheme(rgb[0], rgb[1], rgb[2:], rgb[2:])
+
+
+# What the sixteen colours of the roles are in truecolour: each can be read on its background (4.5 to 1 at least).
+# In order: black, red, green, yellow, blue, magenta, cyan, white.
+DARK_INK = _sixteen(
+    "#14171c", "#d0d4da", "#5c6773", "#f0808a", "#87c275", "#d7af5f", "#5fafd7", "#c792ea", "#5fd7d7", "#d0d4da"
+)
+LIGHT_INK = _sixteen(
+    "#fafaf7", "#22262b", "#22262b", "#af1f2d", "#2f6f1f", "#8a5a00", "#005f87", "#7a2f8a", "#00707a", "#5c6773"
 )
 TERMINAL = "ansi-dark"  # the terminal's own colours, dark or light

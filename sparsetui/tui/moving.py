@@ -12,6 +12,7 @@ from sparsetui.tui.widgets.table import Table
 
 if TYPE_CHECKING:
     from textual.screen import Screen
+    from textual.widget import Widget
 
     from sparsetui.tui.shell import SparseApp
 
@@ -50,7 +51,11 @@ class Moving(Base):
         at = lists.index(table) + by
         if 0 <= at < len(lists):
             lists[at].move("top" if by > 0 else "bottom")
-            lists[at].focus()
+            self.go_into(lists[at])
+
+    def go_into(self, widget: Widget) -> None:
+        """Give it the keys at once: a later key of a burst, typed ahead over a slow line, is meant for it already."""
+        self.set_focus(widget, scroll_visible=False)
 
     def do_up(self) -> None:
         self._move("up")
@@ -79,7 +84,7 @@ class Moving(Base):
         if not panels:
             return
         at = panels.index(self.block) if self.block in panels else -by
-        panels[(at + by) % len(panels)].focus()
+        self.go_into(panels[(at + by) % len(panels)])
 
     def do_panel(self) -> None:
         self._step_panel(1)
@@ -112,7 +117,7 @@ class Moving(Base):
                 self.table.needle, classes="filter", placeholder="filter: Enter keeps it, Esc clears it", compact=True
             )
             self.mount(self.filter_box, before="#note")
-        self.filter_box.focus()
+        self.go_into(self.filter_box)
 
     def on_input_changed(self, event: Input.Changed) -> None:
         if event.input is self.filter_box:
@@ -128,7 +133,7 @@ class Moving(Base):
 
     def _close_filter(self) -> None:
         box, self.filter_box = self.filter_box, None
-        self._filtering.focus()
+        self.go_into(self._filtering)
         if box is not None:
             box.remove()
 

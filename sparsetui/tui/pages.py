@@ -41,7 +41,7 @@ def _draw(block: Block, width: int, unicode: bool) -> list[Text]:
         ]
     if isinstance(block, Table):
         return _table(block, width)
-    caption = [ink(clean(block.caption), DIM)] if block.caption else []
+    caption = [ink(x, DIM) for x in wrap(clean(block.caption), width)] if block.caption else []
     if isinstance(block, Bars):
         return caption + [ink(x, FAILING) for x in plots.labelled_bars(block.rows, width, unicode)]
     return caption + [ink(x) for x in plots.lens(block.points, block.zones, width, LENS_HEIGHT, unicode)]

@@ -23,6 +23,8 @@ from sparsetui.tui.watches import Watches
 from sparsetui.tui.watching import WatchFactory
 
 if TYPE_CHECKING:
+    from textual.driver import Driver
+
     from sparsetui.tui.engine.far import FarRunner
     from sparsetui.tui.screens.base import Sheet
 
@@ -43,6 +45,8 @@ class SparseApp(App[int]):
         Binding("ctrl+z", "suspend_process", "suspend", priority=True, show=False),
     ]
     theme = Reactive(look.TERMINAL)
+    ansi_theme_dark = Reactive(look.DARK_INK, init=False)
+    ansi_theme_light = Reactive(look.LIGHT_INK, init=False)
     TRANSITIONS = False
 
     def __init__(
@@ -59,9 +63,10 @@ class SparseApp(App[int]):
         unicode: bool = True,
         depth: terminal.Depth = "16",
         light: bool = False,
+        driver: type[Driver] | None = None,
     ) -> None:
         native = depth in ("none", "16")
-        super().__init__(ansi_color=native)
+        super().__init__(driver_class=driver, ansi_color=native)
         self.unicode = unicode
         self.depth = depth
         self.animation_level = "none"

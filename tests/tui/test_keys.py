@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import time
+from typing import Any
 
 import pytest
 from conftest import Opener, run
 
 from sparsetui.tui.actions import ACTIONS, BY_ID
+from sparsetui.tui.driver import LOOK_S, PromptDriver, patience
 from sparsetui.tui.screens import all_screens
 from sparsetui.tui.screens.base import Sheet, bindings_for
 
@@ -125,3 +129,55 @@ def test_keys_typed_behind_the_one_that_quits_do_nothing(desktop: Opener) -> Non
 def test_shown_key_names_are_those_of_the_registry() -> None:
     assert BY_ID["run"].keys == ("r",)
     assert all(a.tells and a.label for a in ACTIONS)
+
+
+def test_a_lone_escape_is_waited_for_no_longer_than_it_takes_to_tell_it_from_a_sequence() -> None:
+    assert patience(None, 5.0) == LOOK_S
+    assert patience(5.03, 5.0) == pytest.approx(0.03)
+    assert patience(4.9, 5.0) == 0.0
+    assert patience(99.0, 5.0) == LOOK_S
+
+
+def test_keys_are_heard_whole_whatever_the_pieces_they_come_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ESCDELAY", "30000")
+    monkeypatch.setattr("textual.constants.ESCAPE_DELAY", 30.0)
+    heard: list[str] = []
+    ours, terminal = os.pipe()
+
+    class Ear(PromptDriver):
+        def __init__(self) -> None:
+            self._debug, self.fileno, self.exit_event = False, ours, threading.Event()
+
+        def process_message(self, message: Any) -> None:
+            heard.append(getattr(message, "key", type(message).__name__))
+            if heard[-1] == "down":
+                self.exit_event.set()
+
+    ear = Ear()
+    thread = threading.Thread(target=ear.run_input_thread, daemon=True)
+    thread.start()
+    for piece in (b"a\xff", b"\xc3", b"\xa4", b"\x1b", b"[", b"B"):
+        os.write(terminal, piece)
+        time.sleep(0.02)
+    thread.join(30)
+    os.close(ours)
+    os.close(terminal)
+    assert not thread.is_alive()
+    assert (heard[0], heard[-1], len(heard)) == ("a", "down", 4), heard
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_keys_that_can_act_are_shown_before_those_that_cannot(desktop: Opener, width: int) -> None:
+    async def body() -> None:
+        async with desktop((width, 24)) as d:
+            bar = d.app.sheet.query_one("#keys")
+            keys = [("r", "run stage", False), ("R", "run all", False), ("v", "evidence", True), ("m", "memo", True)]
+            keys += [("c", "charts", True), ("?", "help", True), ("q", "quit", True)]
+            bar.show_keys(keys)
+            shown = bar.text()
+            assert "v evidence m memo" in shown
+            assert shown.endswith("? help q quit")
+            assert ("R run all" in shown) == (width >= 80), "in its own place, where there is room"
+            assert len(shown) <= width
+
+    run(body())

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from conftest import SESSION, Opener, run
+from textual.events import Key
 
 from sparsetui.evidence.records import OpRow, Result, Verdict
 from sparsetui.flow import STAGES
@@ -143,3 +145,62 @@ def test_stage_by_stage_there_is_no_verdict_before_the_last_one() -> None:
     assert verdict_of(unsure, {s.id for s in STAGES}) is unsure.result
     fault = SessionState(result=Result("s", Verdict("fault", "found", "kernel", "kernel.generic")))
     assert verdict_of(fault, {"ingress"}) is fault.result
+
+
+def test_a_screen_that_opens_is_painted_once_and_whole(desktop: Opener) -> None:
+    async def body() -> None:
+        async with desktop((120, 36)) as d:
+            await d.press("enter", "enter")
+            painted: list[str] = []
+            display = d.app._display
+
+            def seen(screen: object, update: object) -> None:
+                if update is not None:
+                    painted.append(type(update).__name__)
+                display(screen, update)
+
+            d.app._display = seen
+            await d.press("question_mark")
+            assert painted.count("LayoutUpdate") == 1, painted
+            assert len(painted) <= 2, painted
+
+    run(body())
+
+
+def test_progress_moves_the_bars_of_a_screen_and_draws_the_rest_of_it_only_where_there_is_news(desktop: Opener) -> None:
+    async def body() -> None:
+        async with desktop((120, 36)) as d:
+            await d.press("enter", "enter", "v")
+            drawn: list[int] = []
+            show = d.app.sheet.show
+            d.app.sheet.show = lambda: (drawn.append(1), show())
+            for spent in (12.0, 13.0, 14.0):
+                d.app.desk.live = msgspec.structs.replace(d.app.desk.live, spent_s=spent)
+                d.app.sheet.heard()
+            assert "run budget 14/60 s" in d.app.sheet.query_one("#bar").text()
+            assert not drawn
+            d.runner.writer.evidence("kernel", "census", None, summary="told meanwhile")
+            d.app.desk.state = d.runner.writer.state()
+            d.app.sheet.heard()
+            assert drawn
+            assert "told meanwhile" in d.app.sheet.query_one("#list").rows[-1].cells[2]
+
+    run(body())
+
+
+def test_keys_typed_ahead_go_where_the_ones_before_them_led(desktop: Opener) -> None:
+    """Over a slow line a burst of keys comes at once: each acts on what the one before has brought about."""
+
+    async def body() -> None:
+        async with desktop((120, 36)) as d:
+            await d.press("enter", "enter", "enter")
+            stage = d.app.sheet.stage
+            for key in ("tab", "down", "down", "space"):
+                d.app.post_message(Key(key, None))
+            await d.settle()
+            ops = d.app.sheet.query_one("#ops")
+            assert d.app.focused is ops
+            assert ops.marked == {ops.rows[2].key}
+            assert d.app.sheet.stage == stage, "the list was meant, not the rail"
+
+    run(body())

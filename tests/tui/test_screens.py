@@ -7,7 +7,11 @@ from pathlib import Path
 
 import pytest
 from conftest import SESSION, Desktop, Opener, run
+from rich.terminal_theme import TerminalTheme
+from textual.color import Color
+from textual.theme import Theme
 
+from sparsetui.tui import look
 from sparsetui.tui.look import ascii_form
 
 
@@ -191,3 +195,24 @@ def test_a_session_outside_the_store_is_read_with_its_artifacts(desktop: Opener,
             assert d.app.desk.exported == there / "memo.md"
 
     run(body())
+
+
+def _contrast(a: tuple[int, int, int], b: tuple[int, int, int]) -> float:
+    """The contrast ratio of two colours, from 1 to 21, as WCAG 2 defines it."""
+
+    def luminance(colour: tuple[int, int, int]) -> float:
+        parts = [c / 255 for c in colour]
+        r, g, b = (c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in parts)
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b
+
+    light, dark = sorted((luminance(a), luminance(b)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize(
+    ("ink", "theme"), [(look.DARK_INK, look.DARK), (look.LIGHT_INK, look.LIGHT)], ids=["dark", "light"]
+)
+def test_every_role_can_be_read_on_its_background(ink: TerminalTheme, theme: Theme) -> None:
+    backs = [Color.parse(x).rgb for x in (theme.background, theme.panel) if x]
+    for i, name in enumerate(("red", "green", "yellow", "blue", "magenta", "cyan"), 1):
+        assert min(_contrast(ink.ansi_colors[i], back) for back in backs) >= 4.5, name

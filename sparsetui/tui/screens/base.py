@@ -104,7 +104,7 @@ class Sheet(Moving, Screen[None], inherit_bindings=False):
     def on_mount(self) -> None:
         first = self.first_focus()
         if first is not None:
-            first.focus()
+            self.go_into(first)
 
     def on_screen_resume(self) -> None:
         if self._sized:
@@ -213,6 +213,8 @@ class Sheet(Moving, Screen[None], inherit_bindings=False):
 
     def why_not(self, id: str) -> str | None:
         """Why the action cannot be done now; ``None`` when it can, ``""`` when it has no place here."""
+        if id in ("filter", "sort", "mark") and (self.table is None or not self.table.all_rows):
+            return "there is no row here yet"
         return None
 
     def refusal(self, action: Action) -> str | None:

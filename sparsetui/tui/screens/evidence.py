@@ -36,6 +36,7 @@ class EvidenceBrowser(CaseSheet):
         self.artifact: tuple[str, tuple[str, ...]] | None = None  # the evidence whose artifact is open, and where in it
         self._aimed: str | None = None
         self._drill: Drill | None = None
+        self._level: dict[str, Pick] = {}
 
     def aim(self, **arguments: Any) -> None:
         """Open at a ``finding``, or at one piece of ``evidence``."""
@@ -160,7 +161,7 @@ class EvidenceBrowser(CaseSheet):
         self._detail()
         at = next((i for i, line in enumerate(panel.lines) if any("reverse" in str(s.style) for s in line.spans)), 0)
         panel.scroll_lines(max(0, at - 2))
-        panel.focus()
+        self.go_into(panel)
 
     # going deeper and back
 
@@ -172,9 +173,16 @@ class EvidenceBrowser(CaseSheet):
             return "artifact" if leaf else "deeper"
         return super().label(action)
 
+    def why_not(self, id: str) -> str | None:
+        if id == "enter" and self._pick() is None:
+            return "nothing is listed here yet" if not self.trail else "nothing is known below this"
+        if id == "enter" and self.artifact is not None:
+            return "this is the artifact; Esc closes it"
+        return super().why_not(id)
+
     def do_enter(self) -> None:
         pick = self._pick()
-        if pick is None or self.artifact is not None:
+        if pick is None:
             return
         if isinstance(pick, Evidence) and not self.drill.of_evidence(pick):
             self._open_artifact(pick.id, ())
@@ -194,7 +202,7 @@ class EvidenceBrowser(CaseSheet):
         table = self.query_one("#list", Table)
         if self.artifact is not None:
             self.artifact = None
-            table.focus()
+            self.go_into(table)
             self._detail()
         elif self.trail:
             was = self.trail.pop()

@@ -99,8 +99,8 @@ class Home(Sheet):
     def do_enter(self) -> None:
         table = self.table
         if table is None or table.key is None:
-            self.note("nothing to open here: Tab goes to the other list, f opens a workload file", WARN)
-        elif table.id == "sessions":
+            return
+        if table.id == "sessions":
             self.app.shelf.open_session(table.key)
         else:
             self.app.shelf.open_drill(table.key)
@@ -114,6 +114,8 @@ class Home(Sheet):
         self.app.push_screen(form, opened)
 
     def why_not(self, id: str) -> str | None:
+        if id == "enter" and (self.table is None or self.table.key is None):
+            return "nothing to open here: Tab goes to the other list, f opens a workload file"
         if id == "compare" and len(self.query_one("#sessions", Table).marked) != 2:
             return "mark two sessions with Space first"
         return super().why_not(id)

@@ -339,7 +339,7 @@ class Investigate(CaseSheet):
         if i < len(ordered):
             op = ordered[i]
             self.app.push_screen(Ask(op.op, panels.op_details(op), "back", "back"))
-        table.focus()
+        self.go_into(table)
 
     def yank_text(self) -> str:
         if self.focused is not None and self.focused.id == "flow":
@@ -351,7 +351,7 @@ class Investigate(CaseSheet):
         if self.desk.busy:
             self.app.cancel_run()
         elif self.focused is not self.query_one("#flow"):
-            self.query_one("#flow").focus()
+            self.go_into(self.query_one("#flow"))
         else:
             self.app.go_home()
 

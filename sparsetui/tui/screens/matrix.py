@@ -24,7 +24,7 @@ from sparsetui.tui.widgets.table import Column, Row, Table
 
 # what of a row stands in the table; the rest of it stands under the table
 _COLUMNS = (
-    ("name", Column("format", 10, 26)),
+    ("name", Column("format", 14, 26)),
     ("against_dense", Column("time ×dense", 18, 20)),
     ("p50", Column("p50 ms", 6, 9, right=True)),
     ("p99", Column("p99 ms", 6, 9, right=True)),
@@ -135,12 +135,16 @@ def _cell(name: str, value: Any) -> str | Text:
             return ink("–", DIM)
         if name == "against_dense":
             return ink(figure(number, unit="×", count=False, mark=False), _against(number))
-        return brief(number.value)
+        return _amount(name, number.value)
     if isinstance(value, (int, float)):
-        return brief(value)
+        return _amount(name, value)
     text = clean(value or "–", 80)
     bad = text.startswith(("high", "broken")) or "exceeded" in text
     return ink(text, BAD if bad else WARN if text.startswith("medium") else "")
+
+
+def _amount(name: str, value: float) -> str:
+    return f"{brief(value / 2**20)} MiB" if name == "weight_bytes" else brief(value)
 
 
 def _against(number: Number) -> str:

@@ -82,9 +82,11 @@ class Playbooks(Sheet):
     def why_not(self, id: str) -> str | None:
         if id == "enter":
             entry = self._here()
+            if entry is None:
+                return "no playbook is under the cursor"
             if self.desk.runner is not None:
                 return "the open investigation has begun; a new one can follow another playbook"
-            if entry is not None and entry.playbook is None:
+            if entry.playbook is None:
                 return "this playbook has a mistake, shown beside it"
         return super().why_not(id)
 

@@ -10,7 +10,7 @@ from textual.widget import Widget
 
 from sparsetui.evidence.text import clean
 from sparsetui.tui.actions import Action
-from sparsetui.tui.look import DIM, HEAD, WARN, ink
+from sparsetui.tui.look import DIM, HEAD, ink
 from sparsetui.tui.screens.base import Sheet
 from sparsetui.tui.widgets.bars import Line
 from sparsetui.tui.widgets.table import Column, Row, Table
@@ -83,13 +83,13 @@ class Processes(Sheet):
     def why_not(self, id: str) -> str | None:
         if id == "enter" and self.desk.readonly:
             return "opened read-only: watching stops the process for moments"
+        if id == "enter" and self.query_one("#processes", Table).key is None:
+            return "no process is under the cursor"
         return super().why_not(id)
 
     def do_enter(self) -> None:
         key = self.query_one("#processes", Table).key
-        if key is None:
-            self.note("no process under the cursor", WARN)
-        else:
+        if key is not None:
             self.app.watches.offer([int(key)])
 
     def do_reload(self) -> None:

@@ -39,7 +39,7 @@ class Panel(Block):
 
 
 class KeyBar(Block):
-    """The keys that mean something here; those that cannot act now are dimmed. The least important give way."""
+    """The keys that mean something here; those that cannot act now are dimmed, and the first to give way."""
 
     DEFAULT_CSS = """
     KeyBar { height: 1; }
@@ -52,12 +52,13 @@ class KeyBar(Block):
         width = self.content_size.width or self.app.size.width
         keep, tail = keys[:-2], keys[-2:]
         room = width - sum(_width(k) for k in tail)
-        shown = []
-        for item in keep:
-            if _width(item) > room:
+        chosen = set()
+        for i in sorted(range(len(keep)), key=lambda i: not keep[i][2]):
+            if _width(keep[i]) > room:
                 break
-            room -= _width(item)
-            shown.append(item)
+            room -= _width(keep[i])
+            chosen.add(i)
+        shown = [item for i, item in enumerate(keep) if i in chosen]
         line = ink()
         for key, label, able in [*shown, *tail]:
             line.append(" ")

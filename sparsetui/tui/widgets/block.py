@@ -7,7 +7,7 @@ feels.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from rich.segment import Segment
 from rich.style import Style
@@ -62,6 +62,8 @@ class Block(Widget):
     Block { height: 1fr; width: 1fr; }
     """
 
+    COUNTED: ClassVar[str] = "lines"
+
     class Sized(Message):
         """The block has another size: lines that were made for the old one have to be made again."""
 
@@ -74,6 +76,7 @@ class Block(Widget):
         self._painted: dict[int, Strip] = {}
         self._made: dict[int, Strip] = {}  # by the last repaint, and not yet painted
         self.top = 0
+        self._subtitle = ""  # what the frame says below, where it was told to say something
         if title:
             self.set_title(title)
 
@@ -91,11 +94,22 @@ class Block(Widget):
             if self.is_mounted:
                 self.refresh()
         if subtitle is not None:
-            sub = Content(subtitle) if subtitle else None
-            if self._border_subtitle != sub:
-                self._border_subtitle = sub
-                if self.is_mounted:
-                    self.refresh()
+            self._subtitle = subtitle
+            self._set_subtitle(subtitle)
+
+    def _set_subtitle(self, subtitle: str) -> None:
+        from textual.content import Content
+
+        want = Content(subtitle) if subtitle else None
+        if self._border_subtitle != want:
+            self._border_subtitle = want
+            if self.is_mounted:
+                self.refresh()
+
+    @property
+    def count(self) -> int:
+        """How many lines there are to scroll through."""
+        return len(self._lines)
 
     def set_lines(self, lines: Sequence[Text | str]) -> None:
         """Show ``lines``; only the cells that differ are repainted."""
@@ -126,6 +140,8 @@ class Block(Widget):
                 regions.append(Region(span[0], y, span[1] - span[0], 1))
         if regions:
             self.refresh(*regions)
+        if not self._subtitle:  # else: that there is more than can be seen
+            self._set_subtitle(f"{self.count} {self.COUNTED}" if self.count > self.page > 1 else "")
 
     def line_at(self, y: int) -> Text | None:
         """The line drawn at content row ``y``; subclasses put headers and cursors here."""

@@ -47,6 +47,7 @@ class Table(Block):
     """Rows with a cursor. ``empty`` is what an empty table says."""
 
     can_focus = True
+    COUNTED = "rows"
 
     class Picked(Message):
         """The cursor moved to another row."""
@@ -219,6 +220,10 @@ class Table(Block):
             return Style.parse(CURSOR)
         return Style()
 
+    @property
+    def count(self) -> int:
+        return len(self.rows)
+
     # moving
 
     @property
@@ -253,6 +258,7 @@ class Table(Block):
     def on_resize(self) -> None:
         super().on_resize()
         self._follow()
+        self.repaint()
 
 
 def _sort_key(row: Row, column: int) -> tuple[int, Any]:
