@@ -11,7 +11,12 @@ from rich.cells import cell_len
 
 from sparsetui.evidence.records import BudgetLine, Finding, Number, RegressionBudget, unavailable
 from sparsetui.report import plots
+from sparsetui.report.cause import budget_section
+from sparsetui.report.document import Document
+from sparsetui.report.facts import facts_of
+from sparsetui.report.markdown import to_markdown
 from sparsetui.report.plots import LensPoint, RoofPoint, Roofs, Zone
+from sparsetui.session.state import SessionState
 
 FLOATS = st.floats(allow_nan=True, allow_infinity=True)
 WIDTHS = st.integers(min_value=0, max_value=130)
@@ -129,6 +134,20 @@ def test_a_remainder_is_told_from_what_a_mechanism_closes_alone() -> None:
     assert " ".join(drawn[4:]).startswith("adds: what is left for it after the stages before it; alone:")
     bare = plots.budget_bars(RegressionBudget("regression", Number(2.0, unit="ms"), lines), 80)
     assert len(bare) == 4, "without findings it is not known what a mechanism closes alone"
+
+
+def test_the_memo_says_of_a_remainder_what_it_closes_alone() -> None:
+    lines = (
+        line("lowering.extra", 1.3, "closes more", (1.2, 1.4)),
+        line("kernel.fallback", 0.0, WHY),
+        line("unexplained", -0.3),
+    )
+    budget = RegressionBudget("regression", Number(2.0, unit="ms"), lines)
+    state = SessionState(budget=budget, findings=(found("lowering.extra", 1.3), found("kernel.fallback", 0.11)))
+    said = to_markdown(Document("memo", tuple(budget_section(facts_of(state)))))
+    assert r"adds 0% derived; alone 11% \[9, 13\]" in said
+    assert "lowering.extra gains more than the gap: the comparator pays elsewhere" in said
+    assert "alone: what removing nothing else closes" in said
 
 
 def test_a_recording_that_gives_no_interval_is_no_remainder() -> None:
