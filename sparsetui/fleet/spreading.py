@@ -1,8 +1,8 @@
 """A matrix over the nodes of a cluster, Ray's end: nodes of one lock share its signatures.
 
 A node is an actor pinned to it that holds all of its cores and keeps the model built; Ray restarts it where its process
-dies. Every node first says its lock and what there is to measure. Then each measures whole steps, and takes signatures of
-its lock's list, one at a time, until none is left: a node that dies gives its signature back to the list, for another of the
+dies. A node first says its lock and what there is to measure. Then it measures whole steps, and takes signatures of its
+lock's list, one at a time, until none is left: a node that dies gives its signature back to the list, for another of the
 same lock. Nodes of one machine take turns, since they would measure each other.
 """
 
@@ -38,7 +38,7 @@ class Spread:
         self.left: dict[str, list[str]] = {}  # lock -> signatures that nobody has taken
         self.whole: set[str] = set()  # hosts whose whole steps are still to be measured
         self.given_back: dict[tuple[str, str], str] = {}  # lock, signature -> host that died over it
-        self.seconds: dict[str, float] = {}  # lock -> of one signature
+        self.many: dict[str, int] = {}  # lock -> signatures that there were to measure
 
     def run(self) -> None:
         c = self.campaign
@@ -52,13 +52,13 @@ class Spread:
             self.workers[host] = worker
             c.emit("submitted", host=host)
             self._ask(host, "", {"do": "survey"})
-        while self.running and not c.stop.is_set():
-            for ref, host, _ in self._answers(board):
-                self._surveyed(host, c.got(host, ref))
-        self._share()
-        while not c.stop.is_set() and (self._assign() or self.running):
+        while self._assign() and not c.stop.is_set():
             for ref, host, signature in self._answers(board):
-                self._measured(host, signature, c.got(host, ref))
+                answer = c.got(host, ref)
+                if host in self.lock:
+                    self._measured(host, signature, answer)
+                else:
+                    self._surveyed(host, answer)
         self._end()
 
     def _ask(self, host: str, signature: str, request: dict[str, Any]) -> None:
@@ -96,27 +96,29 @@ class Spread:
             survey = answer["report"]
             self.campaign.emit("surveyed", host=host, survey=survey)
             if survey["state"] == "done":
-                self.lock[host] = survey["lock_id"]
-                self.left.setdefault(self.lock[host], [s["name"] for s in survey["signatures"]])
+                self._joins(host, survey["lock_id"], [s["name"] for s in survey["signatures"]])
 
-    def _of(self, lock: str) -> list[str]:
-        return [h for h, found in self.lock.items() if found == lock]
+    def _joins(self, host: str, lock: str, names: list[str]) -> None:
+        """From now on the node measures; the first of a lock brings the list."""
+        self.lock[host] = lock
+        self.idle.append(host)
+        if [lock, host] not in self.asked["whole"]:
+            self.whole.add(host)
+        if lock not in self.left:
+            self.left[lock] = [n for n in names if [lock, n] not in self.asked["done"]]
+            self.many[lock] = max(1, len(self.left[lock]))
 
-    def _share(self) -> None:
-        budget = float(self.campaign.order["job"]["budget_s"])
-        done = {(lock, name) for lock, name in self.asked["done"]}
-        for lock, names in self.left.items():
-            left = self.left[lock] = [n for n in names if (lock, n) not in done]
-            each = (1 - _SHARE_WHOLE) * budget * len(self._of(lock)) / max(1, len(left))
-            self.seconds[lock] = min(max(_LEAST_S, each), (1 - _SHARE_WHOLE) * budget)
-        self.idle = sorted(self.lock)
-        self.whole = {h for h in self.idle if [self.lock[h], h] not in self.asked["whole"]}
+    def _seconds(self, lock: str) -> float:
+        """Of one signature: what its nodes have for all of them, shared."""
+        half = (1 - _SHARE_WHOLE) * float(self.campaign.order["job"]["budget_s"])
+        nodes = sum(found == lock for found in self.lock.values())
+        return min(max(_LEAST_S, half * nodes / self.many[lock]), half)
 
     # -- measuring -----------------------------------------------------------------------------------------------------
 
     def _assign(self) -> bool:
         """Give each node that may measure now its next work; whether anything runs."""
-        busy = {self.ready[h]["machine"] for h, _ in self.running.values()}
+        busy = {self.ready[h]["machine"] for h, _ in self.running.values() if h in self.campaign.began}
         for host in list(self.idle):
             lock, machine = self.lock[host], self.ready[host]["machine"]
             if machine in busy or not (host in self.whole or self.left[lock]):
@@ -129,7 +131,7 @@ class Spread:
                 name, request = WHOLE, {"do": "whole", "seconds": max(_LEAST_WHOLE_S, _SHARE_WHOLE * budget)}
             else:
                 name = self.left[lock].pop(0)
-                request = {"do": "signature", "name": name, "seconds": self.seconds[lock]}
+                request = {"do": "signature", "name": name, "seconds": self._seconds(lock)}
             self.campaign.emit("taken", host=host, signature=name, instead_of=self.given_back.pop((lock, name), ""))
             self._ask(host, name, request)
         return bool(self.running)

@@ -27,10 +27,10 @@ class Died(Exception):
 
 
 class Ray:
-    """Answers come in the order in which they were asked, two at most at a time; ``never`` are hosts that give none."""
+    """Answers come in the order in which they were asked, two at most at a time; of hosts in ``late`` after so many rounds."""
 
-    def __init__(self, answer: Ask, never: tuple[str, ...]) -> None:
-        self.answer, self.never = answer, never
+    def __init__(self, answer: Ask, late: dict[str, int]) -> None:
+        self.answer, self.late = answer, late
         self.killed: list[str] = []
         self.asked: list[tuple[str, str]] = []
         self.together: list[set[str]] = []
@@ -40,7 +40,7 @@ class Ray:
 
     def wait(self, refs: list[Any], timeout: float, num_returns: int = 1) -> tuple[list[Any], list[Any]]:
         self.together.append({r.host for r in refs if r.request.get("do") in ("whole", "signature")})
-        done = [r for r in refs if r.host not in self.never][:2]
+        done = [r for r in refs if self.late.get(r.host, 0) < len(self.together)][:2]
         return done, [r for r in refs if r not in done]
 
     def kill(self, worker: Any) -> None:
@@ -83,7 +83,7 @@ class Worker:
 class Run(Campaign):
     """A campaign whose cluster is the table; ``got`` is the only thing of Ray's that matters here."""
 
-    def __init__(self, answer: Ask, hosts: dict[str, str], never: tuple[str, ...], **matrix: Any) -> None:
+    def __init__(self, answer: Ask, hosts: dict[str, str], late: dict[str, int] | None = None, **matrix: Any) -> None:
         self.events: list[tuple[str, dict[str, Any]]] = []
         order = {
             "job": {"budget_s": 30.0, "matrix": {"done": [], "whole": [], **matrix}},
@@ -91,8 +91,8 @@ class Run(Campaign):
             "patience_s": 60.0,
         }
         super().__init__(order, lambda event, **body: self.events.append((event, body)), threading.Event())
-        self.ray = Ray(answer, never)
-        self.began = set(hosts)
+        self.ray = Ray(answer, late or {})
+        self.began = set(hosts) - set(late or ())
         Spread(self, [{"host": h, "machine": m, "cpus": 1, "code": "path"} for h, m in hosts.items()]).run()
 
     def board(self) -> Any:
@@ -102,7 +102,7 @@ class Run(Campaign):
         return None
 
     def progress(self, board: Any) -> None:
-        return
+        self.began |= {h for h, rounds in self.ray.late.items() if rounds < len(self.ray.together)}
 
     def pinned(self, n: dict[str, Any]) -> Any:
         return None
@@ -138,7 +138,7 @@ APART = {"a": "m1", "b": "m2", "c": "m3"}
 
 
 def test_nodes_of_one_lock_share_the_list_and_another_lock_has_its_own() -> None:
-    run = Run(well, APART, ())
+    run = Run(well, APART)
     by = {h: [n for host, n in run.ray.asked if host == h] for h in "abc"}
     assert sorted([*by["a"], *by["b"]]) == sorted(["", "", A, B, C])
     assert by["c"] == ["", A, B, C]
@@ -147,36 +147,36 @@ def test_nodes_of_one_lock_share_the_list_and_another_lock_has_its_own() -> None
 
 
 def test_nodes_of_one_machine_take_turns() -> None:
-    run = Run(well, {"a": "m1", "b": "m1", "c": "m1"}, ())
+    run = Run(well, {"a": "m1", "b": "m1", "c": "m1"})
     assert max(len(hosts) for hosts in run.ray.together) == 1
     assert len(run.of("part")) == 9
 
 
 def test_nodes_of_machines_of_their_own_do_not_wait_for_each_other() -> None:
-    assert {"a", "b", "c"} in Run(well, APART, ()).ray.together
+    assert {"a", "b", "c"} in Run(well, APART).ray.together
 
 
 def test_what_a_dead_node_was_measuring_goes_to_another_of_its_lock() -> None:
-    run = Run(dies("b", A), {"b": "m1", "bb": "m2", "c": "m3"}, ())
+    run = Run(dies("b", A), {"b": "m1", "bb": "m2", "c": "m3"})
     again = [t for t in run.of("taken") if t["instead_of"]]
     assert [(t["signature"], t["host"], t["instead_of"]) for t in again] == [(A, "bb", "b")]
     assert sorted(n for h, n in run.ray.asked if h == "bb") == sorted(["", A, B, C])
 
 
 def test_it_never_goes_to_a_node_of_another_lock() -> None:
-    run = Run(dies("a", A), {"a": "m1", "c": "m3"}, ())
+    run = Run(dies("a", A), {"a": "m1", "c": "m3"})
     assert [n for h, n in run.ray.asked if h == "c"] == ["", A, B, C]
     assert not [t for t in run.of("taken") if t["instead_of"]]
 
 
 def test_the_whole_steps_of_a_dead_node_are_nobody_elses() -> None:
-    run = Run(dies("a", "whole"), {"a": "m1", "b": "m2"}, ())
+    run = Run(dies("a", "whole"), {"a": "m1", "b": "m2"})
     assert [n for h, n in run.ray.asked if h == "b"] == ["", A, B, C]
 
 
 def test_what_is_measured_already_is_not_asked_again() -> None:
     id_ = lock_id(lock("a"))
-    run = Run(well, {"a": "m1", "c": "m3"}, (), done=[[id_, A], [id_, C]], whole=[[id_, "a"]])
+    run = Run(well, {"a": "m1", "c": "m3"}, done=[[id_, A], [id_, C]], whole=[[id_, "a"]])
     assert [n for h, n in run.ray.asked if h == "a"] == [B]
     assert [n for h, n in run.ray.asked if h == "c"] == ["", A, B, C]
 
@@ -185,7 +185,7 @@ def test_a_node_that_cannot_is_told_and_the_rest_goes_on() -> None:
     def answer(host: str, request: dict[str, Any]) -> dict[str, Any]:
         return {"failed": "refused", "why": "no torch"} if host == "a" else well(host, request)
 
-    run = Run(answer, {"a": "m1", "b": "m2"}, ())
+    run = Run(answer, {"a": "m1", "b": "m2"})
     assert run.of("failed") == [{"host": "a", "kind": "refused", "why": "no torch"}]
     assert len(run.of("part")) == 4
 
@@ -198,10 +198,19 @@ def test_a_node_that_never_answers_is_ended_and_told(monkeypatch: pytest.MonkeyP
         return clock[0]
 
     monkeypatch.setattr(spreading.time, "monotonic", later)
-    run = Run(well, {"a": "m1", "b": "m2"}, ("b",))
+    run = Run(well, {"a": "m1", "b": "m2"}, {"b": 10**9})
     assert [(f["host"], f["kind"]) for f in run.of("failed")] == [("b", "slow")]
     assert "b" in run.ray.killed
     assert len(run.of("part")) == 4
+
+
+def test_a_node_that_is_late_holds_nobody_up_and_joins_the_rest_of_the_list() -> None:
+    """b's cores are held by others at first; that it stands on a's machine disturbs nobody as long as it waits."""
+    run = Run(well, {"a": "m1", "b": "m1"}, late={"b": 4})
+    names = [n for _, n in run.ray.asked]
+    assert run.ray.asked[:2] == [("a", ""), ("a", A)]
+    assert ("b", "") in run.ray.asked
+    assert sorted(names) == sorted(["", "", A, B, C])
 
 
 def test_seconds_are_shared_over_signatures_and_nodes() -> None:
@@ -212,5 +221,5 @@ def test_seconds_are_shared_over_signatures_and_nodes() -> None:
             asked.append(request["seconds"])
         return well(host, request)
 
-    Run(answer, {"a": "m1", "b": "m2"}, ())
+    Run(answer, {"a": "m1", "b": "m2"})
     assert asked == pytest.approx([30.0 / 2 * 2 / 3] * 3)
