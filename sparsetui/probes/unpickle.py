@@ -9,23 +9,37 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any, Dict, Iterator, List, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
 CHUNK = 16 << 20
+INFLATED = 64 << 20  # bytes that an expanded tensor may take whatever is stored for it
 
 
-def walk(obj: Any, name: str, depth: int = 0) -> Iterator[Tuple[str, Any]]:
-    """Tensors of nested dicts, lists and tuples, with dotted names; the usual ``state_dict`` key is left out."""
+def walk(obj: Any, name: str, depth: int = 0, seen: Optional[Set[int]] = None) -> Iterator[Tuple[str, Any]]:
+    """Tensors of nested dicts, lists and tuples, with dotted names.
+
+    Each container is entered once: one that holds itself, or ten that hold the same ten, would else never end.
+    """
     import torch
 
+    seen = set() if seen is None else seen
     if isinstance(obj, torch.Tensor):
         yield name or "tensor", obj
-    elif depth < 16 and isinstance(obj, dict):
-        for key, value in obj.items():
-            yield from walk(value, "%s.%s" % (name, key) if name else str(key), depth + 1)
-    elif depth < 16 and isinstance(obj, (list, tuple)):
-        for i, value in enumerate(obj):
-            yield from walk(value, "%s.%d" % (name, i) if name else str(i), depth + 1)
+        return
+    if depth >= 16 or not isinstance(obj, (dict, list, tuple)) or id(obj) in seen:
+        return
+    seen.add(id(obj))
+    for key, value in obj.items() if isinstance(obj, dict) else enumerate(obj):
+        yield from walk(value, "%s.%s" % (name, str(key)[:200]) if name else str(key)[:200], depth + 1, seen)
+
+
+def inflated(t: Any) -> bool:
+    """Whether a strided tensor says to be far larger than what is stored for it (strides of 0): writing it out could fill the host."""
+    import torch
+
+    return bool(
+        t.layout == torch.strided and t.numel() * t.element_size() > max(INFLATED, 4 * t.untyped_storage().nbytes())
+    )
 
 
 def parts(t: Any) -> List[Tuple[str, Any]]:
@@ -60,6 +74,13 @@ def main(path: str, out: Any) -> None:
     seen: Dict[Any, str] = {}
     skipped = 0
     for name, t in walk(obj, ""):
+        if inflated(t):
+            line({
+                "name": name, "dtype": str(t.dtype), "shape": list(t.shape),
+                "left_out": "%d bytes are stored for it, and its shape says %d"
+                % (t.untyped_storage().nbytes(), t.numel() * t.element_size()),
+            })  # fmt: skip
+            continue
         try:
             pieces = [(what, p.detach().contiguous()) for what, p in parts(t)]
             key = tuple((p.data_ptr(), tuple(p.shape), str(p.dtype)) for _, p in pieces if p.numel())

@@ -184,7 +184,7 @@ CATALOGUE: tuple[Case, ...] = (
     ),
     *_both(
         "catalogue_skew", "C04", "scheduling.row-imbalance",
-        "the first eighth of the rows holds all non-zeros, on two threads", "the same in a function",
+        "the first eighth of the rows holds all blocks, on two threads", "the same in a function",
     ),
     *_both(
         "catalogue_transpose", "C05", "scheduling.backward-transpose",

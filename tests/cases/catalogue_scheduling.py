@@ -136,38 +136,51 @@ def host_closure_inputs():
 # scheduling.row-imbalance: the first rows hold all of the non-zeros
 
 
-def _skewed(rows, columns, nonzeros, seed, spread):
-    """As many non-zeros either over all rows alike or in the first eighth of them."""
-    held = rows if spread else rows // 8
+def _skewed(rows, columns, blocks, seed, spread):
+    """As many 16x16 blocks either over all rows alike or in the first eighth of them, for kernels that split rows evenly."""
+    held = (rows if spread else rows // 8) // 16
+    place = pruned(held, columns // 16, 1 - blocks / (held * columns // 16), seed=seed) != 0
     weight = torch.zeros(rows, columns)
-    weight[:held] = pruned(held, columns, 1 - nonzeros / (held * columns), seed=seed)
-    return csr(weight)
+    weight[: held * 16] = noise(held * 16, columns, seed=seed) * place.repeat_interleave(16, 0).repeat_interleave(16, 1)
+    return weight.to_sparse_bsr((16, 16))
+
+
+class Ranker(nn.Module):
+    """Two block-sparse projections of one request's features."""
+
+    def __init__(self, spread):
+        super().__init__()
+        self.register_buffer("up", _skewed(4096, 2048, 4000, 8, spread))
+        self.register_buffer("down", _skewed(2048, 4096, 4000, 9, spread))
+
+    def forward(self, x):
+        return self.down @ torch.relu(self.up @ x)
 
 
 def skew_module_failing():
-    return FeedForward(Csr(_skewed(4096, 1024, 200_000, 8, False)), Csr(_skewed(1024, 4096, 200_000, 9, False)))
+    return Ranker(spread=False)
 
 
 def skew_module_comparator():
-    return FeedForward(Csr(_skewed(4096, 1024, 200_000, 8, True)), Csr(_skewed(1024, 4096, 200_000, 9, True)))
+    return Ranker(spread=True)
 
 
 def skew_module_inputs():
-    return batches(64, 1024, count=4)
+    return [(x[0],) for (x,) in batches(1, 2048, count=4)]
 
 
 def skew_closure_failing():
-    weight = _skewed(4096, 2048, 400_000, 10, False)
+    weight = _skewed(4096, 4096, 8000, 10, False)
     return lambda x: weight @ x
 
 
 def skew_closure_comparator():
-    weight = _skewed(4096, 2048, 400_000, 10, True)
+    weight = _skewed(4096, 4096, 8000, 10, True)
     return lambda x: weight @ x
 
 
 def skew_closure_inputs():
-    return [(x.t().contiguous(),) for (x,) in batches(96, 2048, count=4)]
+    return [(x[0],) for (x,) in batches(1, 4096, count=4)]
 
 
 # scheduling.backward-transpose: the transpose of a frozen sparse weight, made anew on each backward

@@ -458,14 +458,20 @@ SAMPLES = [
     Sample(
         "scheduling.parallel-overhead",
         lambda: Case(extra={("lock", "failing"): locked(2)}, native=samples(0.6)),
-        lambda: Case(extra={("lock", "failing"): locked(2)}, native=samples(0.05)),
-        "hardly any sample is at a barrier",
+        lambda: Case(extra=pair("lock", locked(2), locked(2)), native=samples(0.05)),
+        "hardly any sample is at a barrier, and both have as many threads",
     ),
     Sample(
         "scheduling.parallel-overhead",
         lambda: Case(extra=pair("lock", locked(2), locked(1)), native=samples(0.0, "py-spy")),
         lambda: Case(extra=pair("lock", locked(2), locked(2)), native=samples(0.0, "py-spy")),
         "nobody saw the barriers, and both have as many threads",
+    ),
+    Sample(
+        "scheduling.parallel-overhead",
+        lambda: Case(extra=pair("lock", locked(2), locked(1)), native=samples(0.05)),
+        lambda: Case(extra=pair("lock", locked(1), locked(2)), native=samples(0.05)),
+        "threads may sleep at barriers, but it has fewer of them than the other",
     ),
     Sample(
         "scheduling.invariant-checks",
@@ -622,6 +628,12 @@ SAMPLES = [
         lambda: timed(1.0, declared=Declared(p99_ms=100), cold_ms={"failing": [300, 280, 310], "comparator": [3, 4, 3]}),
         lambda: timed(1.0, declared=Declared(p99_ms=100), cold_ms={"failing": [300, 90, 310], "comparator": [3, 4, 3]}),
         "one of its first calls keeps the objective",
+    ),
+    Sample(
+        "validation.tail-only",
+        lambda: timed(1.06, slow_every=16),
+        lambda: timed(1.3, slow_every=16),
+        "the median lost too much to be the tail's doing",
     ),
     Sample(
         "validation.tail-only",

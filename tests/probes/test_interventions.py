@@ -70,6 +70,8 @@ PRESENT = {
         lambda w: (lambda s: lambda x: s @ x.t())(w.to_sparse_csr()),
         lambda w: (lambda s: lambda x: F.linear(x, s))(w.to_sparse_csr()),
         lambda w: (lambda s: lambda x: torch.mv(s, x[0]))(w.to_sparse_csr()),
+        lambda w: (lambda s: lambda x: s @ x.t().contiguous())(w.to_sparse_bsr((4, 4))),
+        lambda w: (lambda s: lambda x: torch.mv(s, x[0]))(w.to_sparse_bsr((2, 2))),
     ],
     "cache-conversion": [
         lambda w: lambda x: w.to_sparse_csr() @ x.t(),

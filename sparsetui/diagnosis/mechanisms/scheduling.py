@@ -60,13 +60,13 @@ def _row_imbalance(case: Case, variant: str) -> Suspicion | None:
         shares = {
             int(parts): float(share) for parts, share in (t.get("static_share") or {}).items() if int(parts) <= threads
         }
-        if not shares or t["layout"] not in ("csr", "csc"):
+        if not shares or t["layout"] not in ("csr", "csc", "bsr", "bsc"):
             continue
         parts = max(shares)  # the finest split that was looked at and is no finer than the threads'
         if shares[parts] * parts > 1.25:
             bad.append((str(t["name"]), shares[parts], parts))
     rows = [r for r in case.products(variant) if r["weight"]["name"] in {n for n, *_ in bad}
-            and r["path"] in ("sparse-csr", "sparse-csr-rhs")]  # fmt: skip
+            and r["path"] in ("sparse-csr", "sparse-csr-rhs", "sparse-bsr")]  # fmt: skip
     if not rows:
         return None
     name, worst, parts = max(bad, key=lambda x: x[1] * x[2])
@@ -114,10 +114,8 @@ def _parallel_overhead(case: Case, variant: str) -> Suspicion | None:
     if threads < 2 or _oversubscription(case, variant) is not None:
         return None
     spin = _spin(case, variant)
-    if spin is None:
-        return _more_threads(case, variant, threads)
-    if spin < _BARRIER:
-        return None
+    if spin is None or spin < _BARRIER:  # not seen, or its threads sleep at barriers instead of spinning
+        return _more_threads(case, variant, threads, spin)
     ms = case.op_ms(variant) * spin
     return Suspicion(
         summary=f"{100 * spin:.0f} % of samples spin at OpenMP barriers with {threads} threads",
@@ -137,13 +135,14 @@ def _spin(case: Case, variant: str) -> float | None:
     return next((p.share.value or 0.0 for p in table.paths if p.path == "barrier"), 0.0)
 
 
-def _more_threads(case: Case, variant: str, threads: int) -> Suspicion | None:
-    """Barriers could not be seen. More threads than the other variant has is a reason to try one, and proves nothing."""
+def _more_threads(case: Case, variant: str, threads: int, spin: float | None) -> Suspicion | None:
+    """No spinning was seen. More threads than the other variant has is a reason to try one, and proves nothing."""
     other = _threads(case, "comparator" if variant == "failing" else "failing")
     if threads <= other:
         return None
+    seen = "no sampler could see the barriers" if spin is None else f"{100 * spin:.0f} % of samples spin at barriers"
     return Suspicion(
-        summary=f"{threads} threads where the other variant has {other}; no sampler could see the barriers",
+        summary=f"{threads} threads where the other variant has {other}; {seen}",
         where=(Place(module="threads"),),
         figure=count(threads, "threads"),
         passes=(("lock", "failing"), ("lock", "comparator")),
