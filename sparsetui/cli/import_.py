@@ -82,9 +82,14 @@ def conclude(failing: Sequence[dict[str, Any]], comparator: Sequence[dict[str, A
         result |= {"paths": table.paths, "samplers": table.samplers, "unavailable": table.unavailable}
     result["ranks"] = spread(traces)
     if result["ranks"]:
-        from sparsetui.diagnosis import ranks
+        if wrong := result["ranks"]["doubts"]:
+            result["cannot_answer"].append(
+                Unanswered("Which rank is behind?", "; ".join(wrong), "the traces of all ranks of one run, each once")
+            )
+        else:
+            from sparsetui.diagnosis import ranks
 
-        result["rank_verdict"] = ranks.judge(ranks.of_traces(result["ranks"]))
+            result["rank_verdict"] = ranks.judge(ranks.of_traces(result["ranks"]))
     if comparator:
         result["against"] = list(comparator)
         result["comparison"] = compare(failing, comparator)

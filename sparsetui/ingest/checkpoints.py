@@ -22,7 +22,7 @@ from sparsetui.evidence.text import clean
 from sparsetui.ingest import torchfile
 from sparsetui.ingest.claims import claims, declared, masks, weights, zeros_of
 from sparsetui.ingest.errors import IngestError
-from sparsetui.ingest.safetensors import Entry, header
+from sparsetui.ingest.safetensors import Entry, header, unique
 from sparsetui.ingest.samplers.base import OnCommand
 from sparsetui.ingest.tensors import bitmask, packed, strided
 
@@ -100,6 +100,7 @@ def _file(
 ) -> list[dict[str, Any]]:
     """All tensors of one safetensors file."""
     found = packed({e.name: e for e in entries})
+    parts = {part.name for group in found.values() for part in group.values()}
     out = []
     total = max(1, sum(e.end - e.begin for e in entries))
     done = 0
@@ -112,7 +113,7 @@ def _file(
                     out.append(bitmask(m, found[e.name]))
                 except IngestError as error:
                     problems.append(f"{path.name}: {error}")
-            elif not any(e.name == part.name for group in found.values() for part in group.values()):
+            elif e.name not in parts:
                 out.append(strided(e, lambda a, b, e=e: m[e.begin + a : e.begin + b]))  # type: ignore[misc]
             done += e.end - e.begin
             if progress:
@@ -132,13 +133,13 @@ def _sharded(
     try:
         if path.stat().st_size > 200_000_000:
             raise IngestError(f"{path}: {path.stat().st_size} bytes are too many for an index; {accepted}")
-        index = json.loads(path.read_bytes().decode("utf-8"))
+        index = json.loads(path.read_bytes().decode("utf-8"), object_pairs_hook=unique)
     except OSError as e:
         raise IngestError(f"{path}: cannot be read: {e.strerror or e}") from None
     except (ValueError, RecursionError) as e:
         raise IngestError(f"{path}: not JSON ({clean(e, 100)}); {accepted}") from None
     weight_map = index.get("weight_map") if isinstance(index, dict) else None
-    if not isinstance(weight_map, dict) or not all(isinstance(v, str) for v in weight_map.values()):
+    if not weight_map or not isinstance(weight_map, dict) or not all(isinstance(v, str) for v in weight_map.values()):
         raise IngestError(f"{path}: no weight_map; {accepted}")
     shards = sorted(set(weight_map.values()))
     for shard in shards:
@@ -155,6 +156,12 @@ def _sharded(
             continue
         metadata |= about
         have = {e.name for e in entries}
+        also = sorted(have & {t["name"] for t in tensors})
+        if also:
+            problems.append(f"{shard}: tensor {clean(also[0], 80)!r} is in an earlier shard too{_more(also)}")
+        strange = sorted(have - weight_map.keys())
+        if strange:
+            problems.append(f"{shard}: tensor {clean(strange[0], 80)!r} is not in the index{_more(strange)}")
         absent = sorted(n for n, s in weight_map.items() if s == shard and n not in have)[:20]
         problems += [f"{shard}: tensor {clean(name, 80)!r} of the index is not in it" for name in absent]
         tensors += _file(path.with_name(shard), entries, problems, progress, i / len(shards), (i + 1) / len(shards))
@@ -162,6 +169,10 @@ def _sharded(
     if not tensors:
         raise IngestError(f"{path}: none of its {len(shards)} shards could be read: {problems[0] if problems else ''}")
     return tensors, metadata, read
+
+
+def _more(names: list[str]) -> str:
+    return f", and so are {len(names) - 1} more" if len(names) > 1 else ""
 
 
 def _hashed(path: Path) -> dict[str, Any]:

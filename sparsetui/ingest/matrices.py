@@ -92,6 +92,8 @@ def render(payload: dict[str, Any]) -> list[str]:
         f"stored {payload['stored']}, explicit zeros {payload['explicit_zeros']}, duplicates {payload['duplicates']}, "
         f"empty rows {s['empty_rows']}, empty columns {s['empty_columns']}"
     )
+    if payload["nonfinite"]:
+        lines.append(f"{payload['nonfinite']} values are not finite")
     for name, fit in s["nm"].items():
         if fit["along_rows"] is not None and fit["along_columns"] is not None:
             lines.append(f"{name} fits {fit['along_rows']:.1%} along rows, {fit['along_columns']:.1%} along columns")

@@ -133,7 +133,9 @@ def _smtx(path: Path, data: bytes) -> Matrix:
         bad = int(np.flatnonzero((col < 0) | (col >= cols))[0])
         raise IngestError(f"{path}: line 3: index {bad + 1} is {col[bad]}; columns go from 0 to {cols - 1}")
     row = np.repeat(np.arange(rows, dtype=np.int64), np.diff(offsets))
-    return Matrix(rows, cols, row, col, None, "smtx", "pattern")
+    further = len(lines) > 3 and lines[3].strip()
+    notes = ["what follows the third line was not read"] if further else []
+    return Matrix(rows, cols, row, col, None, "smtx", "pattern", notes=notes)
 
 
 def _ints(path: Path, line: bytes, number: int) -> Ints:
@@ -158,11 +160,18 @@ def _at_one_go(text: bytes, kind: type[Any]) -> Any:
             return None
 
 
-def check_shape(path: Path, rows: int, cols: int, nnz: int, place: str) -> None:
+def check_shape(path: Path, rows: int, cols: int, nnz: int, place: str, stored: int | None = None) -> None:
+    """Refuse sizes that nothing in the file bears out: a line that says billions would cost gigabytes here. ``stored`` is
+    how many numbers there are; None for ``nnz``."""
     if min(rows, cols, nnz) < 0:
         raise IngestError(f"{path}: {place}: a size is negative")
     if max(rows, cols) > _LARGEST or rows * cols > 2**62:
         raise IngestError(f"{path}: {place}: {rows}×{cols} is beyond what can be indexed here")
+    borne_out = max(1 << 24, 8 * (nnz if stored is None else stored))
+    if borne_out < max(rows, cols) <= 1 << 28:
+        raise IngestError(
+            f"{path}: {place}: {rows}×{cols} for so few entries; at most {borne_out} rows and columns are read"
+        )
     if max(rows, cols) > 1 << 28:
         raise IngestError(f"{path}: {place}: {rows}×{cols}: at most {1 << 28} rows and columns are read")
     if nnz > rows * cols:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import tokenize
 import zipfile
 import zlib
 from pathlib import Path
@@ -28,6 +29,10 @@ def read_npz(path: Path) -> Matrix:
             total = sum(i.file_size for i in infos)
             if total > LIMIT or total > max(path.stat().st_size * _RATIO, _HARMLESS) or len(infos) > 64:
                 raise IngestError(f"{path}: unpacks to {total} bytes in {len(infos)} parts; that is no matrix")
+            names = [i.filename for i in infos]
+            twice = next((n for n in names if names.count(n) > 1), None)
+            if twice is not None:
+                raise IngestError(f"{path}: {clean(twice, 40)} is in it twice; {accepted}")
             arrays = {i.filename.removesuffix(".npy"): _npy(path, i.filename, z.read(i)) for i in infos}
     except (zipfile.BadZipFile, EOFError, zlib.error, NotImplementedError, RuntimeError) as e:
         raise IngestError(f"{path}: not a whole .npz file ({e}); {accepted}") from None
@@ -50,7 +55,8 @@ def read_npz(path: Path) -> Matrix:
         rows, cols = (int(x) for x in arrays["shape"].ravel())
     except (ValueError, TypeError, OverflowError):
         raise IngestError(f"{path}: shape is not two numbers; {accepted}") from None
-    check_shape(path, rows, cols, 0, "shape")
+    stored = max((a.size for a in arrays.values()), default=0)
+    check_shape(path, rows, cols, 0, "shape", stored)
     try:
         row, col, values = _expand(form, arrays, rows, cols)
     except KeyError as e:
@@ -92,10 +98,15 @@ def _guessed(arrays: dict[str, npt.NDArray[Any]]) -> str:
     return ""
 
 
+# the header of an array is a Python literal: what is none makes numpy raise whatever Python's tokenizer and parser do
+_NO_ARRAY = (ValueError, EOFError, OSError, MemoryError, TypeError, OverflowError, RecursionError, SyntaxError,
+             tokenize.TokenError)  # fmt: skip
+
+
 def _npy(path: Path, name: str, data: bytes) -> npt.NDArray[Any]:
     try:
         array = np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
-    except (ValueError, EOFError, OSError, MemoryError) as e:
+    except _NO_ARRAY as e:
         raise IngestError(f"{path}: {clean(name, 40)}: not a plain array ({clean(e, 80)})") from None
     return np.asarray(array)
 
@@ -121,6 +132,8 @@ def _expand(form: str, a: dict[str, Any], rows: int, cols: int) -> tuple[Ints, I
             raise ValueError("blocks do not tile the shape")
         high, wide = data.shape[1:]
         _check_offsets(offsets, rows // high, len(blocks))
+        if len(blocks) != len(data):
+            raise ValueError(f"{len(blocks)} block columns and {len(data)} blocks do not match")
         outer = np.repeat(np.arange(rows // high, dtype=np.int64), np.diff(offsets))
         row = (outer[:, None, None] * high + np.arange(high)[None, :, None] + np.zeros((1, 1, wide), np.int64)).ravel()
         col = (blocks[:, None, None] * wide + np.zeros((1, high, 1), np.int64) + np.arange(wide)[None, None]).ravel()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import msgspec
 from sparsetui.evidence.text import clean
 from sparsetui.ingest.elements import ELEMENTS
 from sparsetui.ingest.errors import IngestError
+from sparsetui.ingest.traces.source import readable_file
 
 LONGEST_HEADER = 100_000_000  # bytes; the format's own limit
 
@@ -34,7 +34,7 @@ class Entry(msgspec.Struct, frozen=True):
 def header(path: Path) -> tuple[list[Entry], dict[str, str]]:
     """The tensors of a file in the order of their bytes, and its metadata. Raises :class:`IngestError`."""
     try:
-        size = os.stat(path).st_size
+        size = readable_file(path)
         with open(path, "rb") as f:
             raw = f.read(8)
             if len(raw) < 8:
@@ -48,7 +48,7 @@ def header(path: Path) -> tuple[list[Entry], dict[str, str]]:
     except OSError as e:
         raise IngestError(f"{path}: cannot be read: {e.strerror or e}") from None
     try:
-        table = json.loads(text.decode("utf-8"), object_pairs_hook=_unique)
+        table = json.loads(text.decode("utf-8"), object_pairs_hook=unique, parse_int=_integer)
     except UnicodeDecodeError as e:
         raise IngestError(f"{path}: byte {8 + e.start}: the header is not UTF-8") from None
     except (ValueError, RecursionError) as e:
@@ -75,7 +75,13 @@ def header(path: Path) -> tuple[list[Entry], dict[str, str]]:
     return entries, metadata
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _integer(digits: str) -> int:
+    """No size has twenty digits; Python refuses thousands of them in words that nobody would look for here."""
+    return int(digits) if len(digits) < 20 else -1
+
+
+def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """For ``json.loads``: an object, or ValueError where a key occurs twice."""
     out = dict(pairs)
     if len(out) != len(pairs):
         seen: set[str] = set()

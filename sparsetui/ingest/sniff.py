@@ -50,12 +50,15 @@ def _zipped(path: Path) -> Kind:
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
+            locked = any(i.flag_bits & 1 for i in archive.infolist())
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
         if path.suffix.lower() == ".npz":
             return "matrix"
         if path.suffix.lower() in (".pt", ".pth", ".bin", ".ckpt"):
             return "checkpoint"
         raise IngestError(f"{path}: a damaged zip archive; accepted are {ACCEPTED}") from None
+    if locked:
+        raise IngestError(f"{path}: an encrypted zip archive; unpack it first")
     if any(n.endswith("data.pkl") for n in names):
         return "checkpoint"
     if names and all(n.endswith(".npy") for n in names):
@@ -69,11 +72,16 @@ def _zipped(path: Path) -> Kind:
 
 def _text(path: Path, suffixes: list[str]) -> Kind:
     head = b""
-    for chunk in Source(path).chunks():
+    source = Source(path)
+    for chunk in source.chunks():
         head += chunk
         if len(head) >= _HEAD:
             break
     start = head.lstrip()
+    if not start and source.cut:
+        raise IngestError(f"{path}: {source.cut}")
+    if head.startswith((b"\x1f\x8b", b"PK\x03\x04")):
+        raise IngestError(f"{path}: packed twice; unpack it once, then it is accepted")
     if start.startswith(b"%%MatrixMarket") or ".mtx" in suffixes:
         return "matrix"
     if ".smtx" in suffixes or _SMTX.match(head):

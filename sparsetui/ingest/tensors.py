@@ -16,7 +16,8 @@ from sparsetui.ingest.safetensors import Entry
 from sparsetui.ingest.structure import BAND, Structure
 
 BAND_BYTES = 8 << 20
-_WIDEST = 64 * BAND_BYTES  # bytes of one row; of wider ones only the zeros are counted
+_WIDEST = 2 * BAND_BYTES  # bytes of one row; of wider ones only the zeros are counted, for a band holds 32 of them
+_TALLEST = 1 << 26  # rows whose own counts are kept; of more only the zeros of all are counted
 
 
 def strided(e: Entry, read: Callable[[int, int], bytes]) -> dict[str, Any]:
@@ -29,7 +30,7 @@ def strided(e: Entry, read: Callable[[int, int], bytes]) -> dict[str, Any]:
     if not element.number:
         out["note"] = f"{e.dtype} is packed or a scale: its zeros are not zeros of the weight"
         return out
-    matrix = rows > 1 and 1 < cols <= _WIDEST // max(1, element.bits // 8)
+    matrix = 1 < rows <= _TALLEST and 1 < cols <= _WIDEST // max(1, element.bits // 8)
     structure = Structure(rows, cols, element.bits // 8) if matrix else None
     zeros = bad = 0
     for mask, odd in _bands(e, element, rows, cols, read):
@@ -99,6 +100,8 @@ def bitmask(m: mmap.mmap, group: dict[str, Entry]) -> dict[str, Any]:
     cols = wide * 8
     if "shape" in group:
         s = group["shape"]
+        if not ELEMENTS[s.dtype].storage.startswith(("<i", "<u", "u1", "i1")) or s.end - s.begin > 64:
+            raise IngestError(f"{where}: its shape must be two whole numbers, not {s.dtype} {list(s.shape)}")
         shape = np.frombuffer(m[s.begin : s.end], ELEMENTS[s.dtype].storage).tolist()
         if len(shape) != 2 or shape[0] != rows or not 0 <= wide * 8 - shape[1] < 8:
             raise IngestError(f"{where}: shape {shape} does not fit a bitmask of {rows}×{wide} bytes")

@@ -27,6 +27,7 @@ from sparsetui.ingest.traces.source import Progress
 
 _LINE = 8 << 20  # longest line of the stream
 _TIMEOUT_S = 1800.0
+_LARGEST = 1 << 24  # rows or columns of a sparse tensor, whatever it holds
 
 
 def read(
@@ -117,6 +118,10 @@ def _stream(
                 {"name": head["name"], "same_as": head["same_as"], "note": f"shares memory with {head['same_as']}"}
             )
             continue
+        if "left_out" in head:
+            out.append({k: head[k] for k in ("name", "dtype", "shape")} | {"note": f"left out: {head['left_out']}"})
+            problems.append(f"tensor {clean(head['name'], 80)!r} is left out: {head['left_out']}")
+            continue
         out.append(_from_torch(head, pipe))
         done += int(out[-1].get("bytes", 0))
         if progress:
@@ -192,6 +197,12 @@ def _sparse(
     if len(shape) != 2 or values.ndim != (3 if layout in ("sparse_bsr", "sparse_bsc") else 1):
         out["zeros"] = 1 - int(np.count_nonzero(mask)) / max(1, math.prod(shape))
         out["note"] = "structure is told of two-dimensional tensors only"
+        return out
+    if max(shape) > max(_LARGEST, 8 * values.size):  # what a size alone would cost here is not borne out by the entries
+        out["zeros"] = 1 - int(np.count_nonzero(mask)) / max(1, math.prod(shape))
+        out["note"] = (
+            f"structure is told of at most {max(_LARGEST, 8 * values.size)} rows and columns for so few entries"
+        )
         return out
     try:
         row, col = _coordinates(layout, shape, raw)

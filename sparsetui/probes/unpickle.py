@@ -34,7 +34,7 @@ def walk(obj: Any, name: str, depth: int = 0, seen: Optional[Set[int]] = None) -
 
 
 def inflated(t: Any) -> bool:
-    """Whether a strided tensor says to be far larger than what is stored for it (strides of 0): writing it out could fill the host."""
+    """Whether a strided tensor says to be far larger than what is stored for it (strides of 0): it could fill the host."""
     import torch
 
     return bool(

@@ -38,6 +38,9 @@ _SHAPED = frozenset(
 WINDOW = 1_500_000  # timed events that are held and looked at together; of larger traces the rest waits on disk
 MAX_EVENTS = 150_000_000  # six gigabytes of it
 MAX_NAMES = 60_000
+_LONGEST_US = (
+    1e18  # of a start or a length: 30,000 years, and sums of as many as are kept stay finite; NaN is not below it
+)
 _FURTHER = "(further names)"
 _NO_ARGS = Args()
 
@@ -154,7 +157,7 @@ class Builder:
             for i in np.flatnonzero(kind == -1).tolist():
                 kind[i] = _guess(timed[i])
         ts, dur = np.array([e.ts for e in timed], np.float64), np.array([e.dur for e in timed], np.float64)
-        if None in names or not (np.isfinite(ts).all() and np.isfinite(dur).all() and (dur >= 0).all()):
+        if None in names or not ((abs(ts) < _LONGEST_US).all() and (dur >= 0).all() and (dur < _LONGEST_US).all()):
             raise ValueError
         keep = kind != OTHER
         lanes = self._numbered([e.pid for e in timed], [e.tid for e in timed])
@@ -278,7 +281,7 @@ def _time(value: Any) -> float | None:
         number = float(value)
     except (ValueError, OverflowError):
         return None
-    return number if math.isfinite(number) and abs(number) < 1e18 else None
+    return number if abs(number) < _LONGEST_US else None
 
 
 def _plain(value: Any) -> Any:

@@ -235,14 +235,25 @@ class _Reader:
 
     def _close(self, rest: bytes, chunks: Iterator[bytes], ended: bool) -> None:
         """What stands behind the events: the rank may, and so may the reason for an early end."""
+        at, border = self._second(rest, 0), rest[-64:]
+        before = len(rest)
         for chunk in chunks:
+            at = self._second(border + chunk, before - len(border)) if at is None else at
+            before, border = before + len(chunk), (border + chunk)[-64:]
             if len(rest) < _TAIL:
                 rest += chunk
         self._about(rest)
-        if self.source.cut and not ended:
+        if at is not None and ended:
+            self._cut("a second list of events follows, which is not read", at)
+        elif self.source.cut and not ended:
             self.out.cut = self.source.cut
         elif self.source.cut:
             self.out.cut, self.out.cut_byte = self.source.cut, self.base + len(rest)
+
+    def _second(self, text: bytes, offset: int) -> int | None:
+        """Where another list of events begins behind the first: two files in one, or a key that occurs twice."""
+        found = re.match(rb"\s*\[", text) if self.out.bare_list and not offset else _ARRAY.search(text)
+        return offset + found.start() if found else None
 
     def _drop(self, buffer: bytes, used: int) -> bytes:
         self.base += used

@@ -27,7 +27,7 @@ def spread(payloads: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
                 "step_p50_ms": step,
             }
         )
-    out: dict[str, Any] = {"ranks": rows}
+    out: dict[str, Any] = {"ranks": rows, "doubts": doubts(payloads), "absent": absent(payloads)}
     for key in ("span_ms", "compute_ms", "collective_ms", "step_p50_ms"):
         values = [r[key] for r in rows if r[key]]
         out[f"{key}_max_over_min"] = max(values) / min(values) if len(values) == len(rows) else None
@@ -36,3 +36,24 @@ def spread(payloads: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     out["most_compute"] = slowest["rank"] if slowest["rank"] is not None else slowest["file"]
     out["most_collective"] = waiting["rank"] if waiting["rank"] is not None else waiting["file"]
     return out
+
+
+def doubts(payloads: Sequence[dict[str, Any]]) -> list[str]:
+    """Why these files may not be the ranks of one run: then who lags behind whom means nothing."""
+    known = [p["rank"] for p in payloads if p["rank"] is not None]
+    out = [f"{known.count(r)} files call themselves rank {r}" for r in sorted(set(known)) if known.count(r) > 1]
+    sizes = sorted({p["world_size"] for p in payloads if p["world_size"]})
+    if len(sizes) > 1:
+        out.append(f"they tell of runs of {' and of '.join(map(str, sizes))} ranks")
+    elif sizes and known and max(known) >= sizes[0]:
+        out.append(f"rank {max(known)} is none of a run of {sizes[0]}")
+    return out
+
+
+def absent(payloads: Sequence[dict[str, Any]]) -> list[int]:
+    """Ranks of the run that no file is of, as far as the files tell; at most 64."""
+    sizes = {p["world_size"] for p in payloads if p["world_size"]}
+    known = {p["rank"] for p in payloads}
+    if len(sizes) != 1 or None in known:
+        return []
+    return [r for r in range(min(sizes.pop(), 1 << 16)) if r not in known][:64]

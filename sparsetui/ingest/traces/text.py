@@ -137,8 +137,10 @@ def _ranks(ranks: dict[str, Any]) -> list[str]:
             f"  {name!s:<6} {_ms(r['span_ms']):>9} {_ms(r['compute_ms']):>10} {_ms(r['collective_ms']):>12} {idle:>6}"
         )
         out.append(clean(f"{line} {_ms(r['step_p50_ms']):>10}", WIDTH))
+    if ranks["absent"]:
+        out.append(clean(f"  not among the files: rank {', '.join(map(str, ranks['absent']))}", WIDTH))
     ratio = ranks.get("compute_ms_max_over_min")
-    if ratio:
+    if ratio and not ranks["doubts"]:
         told = f"  most compute: rank {ranks['most_compute']} ({ratio:.2f}× the least); most in collectives: rank "
         out.append(clean(told + str(ranks["most_collective"]), WIDTH))
     return [*out, ""]
