@@ -27,7 +27,12 @@ def spread(payloads: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
                 "step_p50_ms": step,
             }
         )
-    out: dict[str, Any] = {"ranks": rows, "doubts": doubts(payloads), "absent": absent(payloads)}
+    out: dict[str, Any] = {
+        "ranks": rows,
+        "doubts": doubts(payloads),
+        "absent": absent(payloads),
+        "world_size": world(payloads),
+    }
     for key in ("span_ms", "compute_ms", "collective_ms", "step_p50_ms"):
         values = [r[key] for r in rows if r[key]]
         out[f"{key}_max_over_min"] = max(values) / min(values) if len(values) == len(rows) else None
@@ -52,8 +57,13 @@ def doubts(payloads: Sequence[dict[str, Any]]) -> list[str]:
 
 def absent(payloads: Sequence[dict[str, Any]]) -> list[int]:
     """Ranks of the run that no file is of, as far as the files tell; at most 64."""
-    sizes = {p["world_size"] for p in payloads if p["world_size"]}
-    known = {p["rank"] for p in payloads}
-    if len(sizes) != 1 or None in known:
+    size, known = world(payloads), {p["rank"] for p in payloads}
+    if size is None or None in known:
         return []
-    return [r for r in range(min(sizes.pop(), 1 << 16)) if r not in known][:64]
+    return [r for r in range(min(size, len(known) + 64)) if r not in known][:64]
+
+
+def world(payloads: Sequence[dict[str, Any]]) -> int | None:
+    """How many ranks the run had, where the files agree on it."""
+    sizes = {p["world_size"] for p in payloads if p["world_size"]}
+    return sizes.pop() if len(sizes) == 1 else None

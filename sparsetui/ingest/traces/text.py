@@ -138,7 +138,9 @@ def _ranks(ranks: dict[str, Any]) -> list[str]:
         )
         out.append(clean(f"{line} {_ms(r['step_p50_ms']):>10}", WIDTH))
     if ranks["absent"]:
-        out.append(clean(f"  not among the files: rank {', '.join(map(str, ranks['absent']))}", WIDTH))
+        few = ", ".join(map(str, ranks["absent"])) if len(ranks["absent"]) < 9 else ""
+        told = f"rank {few}" if few else f"most of its {ranks['world_size']} ranks"
+        out.append(clean(f"  not among the files: {told}", WIDTH))
     ratio = ranks.get("compute_ms_max_over_min")
     if ratio and not ranks["doubts"]:
         told = f"  most compute: rank {ranks['most_compute']} ({ratio:.2f}× the least); most in collectives: rank "
