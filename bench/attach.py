@@ -1,12 +1,12 @@
 """Watching from outside: whether the right path leads within five seconds, and what the watching does to its target.
 
-    python bench/attach.py paths  [CASE…] [--samplers perf,py-spy] [--seconds 5]
+    python bench/attach.py paths  [CASE…] [--samplers perf,py-spy] [--seconds 5] [--json FILE]
     python bench/attach.py effect [--rounds 20] [--block 6] [--sampler auto] [--json FILE]
 
 ``paths`` starts a process for each case and watches it with each sampler. ``effect`` steps one target without end, which notes
 when each step began; blocks with a watch and blocks without take turns, and the first three seconds of each watch, in which
 symbols are read, are left out. Printed are the ratios on/off of the median step and of the throughput over pairs of adjacent
-blocks, with a 95 % interval.
+blocks, with a 95 % interval. ``python -m tests.torture.promises --paths FILE --effect FILE`` puts both into docs/promises.md.
 """
 
 from __future__ import annotations
@@ -95,16 +95,17 @@ def lead(pid: int, sampler: str, seconds: float) -> tuple[str, str]:
     return rows[0]["path"], told
 
 
-def paths(cases: list[str], samplers: list[str], seconds: float) -> bool:
-    right = True
+def paths(cases: list[str], samplers: list[str], seconds: float) -> list[dict[str, object]]:
+    """One row for each case and sampler: what led, and whether that is right."""
+    rows: list[dict[str, object]] = []
     for case in cases or list(CASES):
         with target(case) as child:
             for sampler in samplers:
                 path, told = lead(child.pid, sampler, seconds)
                 good = path in CASES[case][0]
-                right &= good
+                rows.append({"case": case, "sampler": sampler, "path": path, "right": good, "told": told})
                 print(f"{case:<9} {sampler:<7} {path or '–':<15} {'right' if good else 'WRONG':<6} {told}", flush=True)
-    return right
+    return rows
 
 
 def effect(case: str, rounds: int, block: float, skip: float, sampler: str) -> dict[str, object]:
@@ -176,6 +177,7 @@ def main() -> int:
     one.add_argument("cases", nargs="*", metavar="CASE", help=f"some of: {', '.join(CASES)}")
     one.add_argument("--samplers", default="perf,py-spy")
     one.add_argument("--seconds", type=float, default=5)
+    one.add_argument("--json", metavar="FILE")
     two = what.add_parser("effect")
     two.add_argument("--case", default="csr-rhs", choices=CASES)
     two.add_argument("--rounds", type=int, default=20)
@@ -187,7 +189,10 @@ def main() -> int:
     if told.what == "paths":
         if unknown := [c for c in told.cases if c not in CASES]:
             ask.error(f"no case is named {unknown[0]!r}; there are {', '.join(CASES)}")
-        return 0 if paths(told.cases, told.samplers.split(","), told.seconds) else 1
+        rows = paths(told.cases, told.samplers.split(","), told.seconds)
+        if told.json:
+            Path(told.json).write_text(json.dumps(rows, indent=2) + "\n")
+        return 0 if all(r["right"] for r in rows) else 1
     result = effect(told.case, told.rounds, told.block, told.skip, told.sampler)
     for key, aim in (("p50", "within 2 %"), ("throughput", "within 4 %")):
         r = result[key]
