@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -15,7 +15,7 @@ from sparsetui.cli.common import check_store, check_target, clean, fail, say, tu
 from sparsetui.tui.terminal import why_no_terminal
 
 if TYPE_CHECKING:
-    from sparsetui.ingest.attach import Life, Snapshot, Watch
+    from sparsetui.ingest.attach import Choice, Life, Snapshot, Watch
     from sparsetui.ingest.samplers.base import OnCommand
 
 CANNOT_ANSWER = 3
@@ -64,7 +64,7 @@ def attach(
     def make(told: OnCommand) -> Watch:
         return Watch(
             pids,
-            sampler=sampler,  # type: ignore[arg-type]
+            sampler=cast("Choice", sampler),
             rate_hz=rate,
             gentle=gentle,
             with_children=children,

@@ -14,6 +14,7 @@ import mmap
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -114,13 +115,17 @@ def _file(
                 except IngestError as error:
                     problems.append(f"{path.name}: {error}")
             elif e.name not in parts:
-                out.append(strided(e, lambda a, b, e=e: m[e.begin + a : e.begin + b]))  # type: ignore[misc]
+                out.append(strided(e, partial(_bytes, m, e.begin)))
             done += e.end - e.begin
             if progress:
                 progress(begin + (end - begin) * done / total, math.nan)
     finally:
         m.close()
     return out
+
+
+def _bytes(m: mmap.mmap, begin: int, a: int, b: int) -> bytes:
+    return m[begin + a : begin + b]
 
 
 # sharded

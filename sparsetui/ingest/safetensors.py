@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -84,8 +85,7 @@ def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """For ``json.loads``: an object, or ValueError where a key occurs twice."""
     out = dict(pairs)
     if len(out) != len(pairs):
-        seen: set[str] = set()
-        twice = next(k for k, _ in pairs if k in seen or seen.add(k))  # type: ignore[func-returns-value]
+        (twice, _), *_ = Counter(k for k, _ in pairs).most_common(1)
         raise ValueError(f"{twice!r} occurs twice")
     return out
 

@@ -24,6 +24,7 @@ from typing import Any
 
 import psutil
 
+from sparsetui.session.errors import SessionError
 from sparsetui.session.store import Store
 from sparsetui.session.writer import Writer
 
@@ -245,7 +246,7 @@ def sound(sessions: Path) -> list[str]:
         try:
             with store.writer(summary.id) as again:
                 noted(again, before, problems)
-        except Exception as e:
+        except SessionError as e:
             problems.append(f"{summary.id}: cannot be gone on with: {e}")
         after = store.verify(summary.id)
         if not after.ok:

@@ -157,8 +157,9 @@ class PySpy:
     def _wait(self, process: subprocess.Popen[bytes], seconds: float) -> str:
         """Wait for the end, for ``interrupt`` or for the deadline; stderr is drained meanwhile."""
         chunks: list[bytes] = []
-        assert process.stderr is not None
-        reader = threading.Thread(target=lambda: chunks.append(process.stderr.read()), daemon=True)  # type: ignore[union-attr]
+        pipe = process.stderr
+        assert pipe is not None
+        reader = threading.Thread(target=lambda: chunks.append(pipe.read()), daemon=True)
         reader.start()
         deadline = time.monotonic() + 1.3 * seconds + 20
         asked = False

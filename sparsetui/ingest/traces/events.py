@@ -277,7 +277,8 @@ def _lines_at(path: Path, places: list[int]) -> dict[int, int]:
 
 def _decode(buffer: bytes, end: int) -> list[Event] | None:
     """The events in ``buffer[:end]``, or None if they are not sound JSON."""
-    start = _SPACE.match(buffer).end()  # type: ignore[union-attr]
+    space = _SPACE.match(buffer)
+    start = space.end() if space else 0
     try:
         return _EVENTS.decode(b"".join((b"[", memoryview(buffer)[start:end], b"]")))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -53,7 +53,8 @@ class Walk:
 def walk(text: str, state: Walk, *, final: bool) -> Iterator[Piece]:
     """The events in ``text`` from ``state.at`` on. Unless ``final``, stops before an event that may go on beyond it."""
     while True:
-        start = _SPACE.match(text, state.at).end()  # type: ignore[union-attr]
+        space = _SPACE.match(text, state.at)
+        start = space.end() if space else state.at
         if start >= len(text):
             state.at = len(text)
             return
