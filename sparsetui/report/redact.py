@@ -41,7 +41,9 @@ def _people(state: SessionState) -> list[str]:
     names += [str(s.get("who", "")) for s in state.signoffs]
     names += [str(x.get("by", "")) for x in (*state.waivers, *state.notes)]
     names += [g.by for g in state.gates]
-    names.append(state.closed or "")
+    known = {n.strip() for n in names}
+    if not all(part in known for part in (state.closed or "").split(", ")):  # else it is those who signed, one after the other
+        names.append(state.closed or "")
     return [n for n in dict.fromkeys(n.strip() for n in names) if n]
 
 

@@ -182,6 +182,15 @@ def test_redaction_tells_people_apart_and_keeps_file_names(sample: ModuleType) -
     assert msgspec.to_builtins(state.metrics) == msgspec.to_builtins(sample.state().metrics)
 
 
+def test_those_who_signed_and_closed_are_the_same_people_once_redacted(sample: ModuleType) -> None:
+    signed = [{"role": r, "who": w, "time": ""} for r, w in (("ML", "@perf-team"), ("KL", "@kernels"))]
+    state = msgspec.structs.replace(
+        sample.state(), owners={}, waivers=[], notes=[], gates=[], signoffs=signed, closed="@perf-team, @kernels"
+    )
+    assert redacted(state).closed == "person 1, person 2"
+    assert redacted(msgspec.structs.replace(state, closed="Doe, Jane")).closed == "person 3"
+
+
 @pytest.mark.parametrize(
     ("text", "clean"),
     [

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import os
 import random
 import shutil
 import subprocess
 import sys
 import threading
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -141,6 +144,16 @@ def copied_while_written(folder: Path, copies: int) -> list[str]:
     return problems + sound(store.root)
 
 
+def _says_the_same(artifact: Path, data: bytes) -> bool:
+    """gzip has bits that carry nothing: its time and system, and what pads the last byte. A flip there damages nothing."""
+    if artifact.suffix != ".gz":
+        return False
+    try:
+        return hashlib.sha256(gzip.decompress(data)).hexdigest() == artifact.name.partition(".")[0]
+    except (OSError, EOFError, zlib.error):
+        return False
+
+
 def damaged(folder: Path, times: int, seed: int) -> tuple[int, list[str]]:
     """Flip or tear bytes of ledger and artifacts: each is told by ``verify``, and the rest still opens."""
     dice, problems, done = random.Random(seed), [], 0
@@ -163,10 +176,7 @@ def damaged(folder: Path, times: int, seed: int) -> tuple[int, list[str]]:
             del data[at:]
         else:
             data[at : at + 16] = bytes(len(data[at : at + 16]))
-        header = (
-            target.suffix == ".gz" and act == "flip" and 4 <= at < 10
-        )  # gzip's time and system, which carry nothing
-        if header or bytes(data) == target.read_bytes():
+        if bytes(data) == target.read_bytes() or _says_the_same(target, bytes(data)):
             continue
         target.write_bytes(data)
         done += 1

@@ -135,7 +135,8 @@ def wilson(hits: int, n: int, z: float = 1.959964) -> tuple[float, float]:
     p = hits / n
     centre = (p + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-    return max(0.0, centre - half), min(1.0, centre + half)
+    # at the ends the bound is the share itself, whatever rounding makes of it
+    return 0.0 if hits == 0 else max(0.0, centre - half), 1.0 if hits == n else min(1.0, centre + half)
 
 
 def share(hits: int, n: int) -> Number:
