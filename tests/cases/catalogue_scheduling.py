@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from blocks import Csr, FeedForward, batches, csr, noise, pruned
+from blocks import Csr, batches, csr, noise, pruned
 from torch import nn
 
 # scheduling.thread-oversubscription: the same code, started with more threads than there are cores. Threads wait asleep on
