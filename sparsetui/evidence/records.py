@@ -229,9 +229,24 @@ class Result(msgspec.Struct, frozen=True):
 
 
 def to_json(obj: Any, *, indent: int = 0) -> bytes:
-    """Encode any record as UTF-8 JSON; ``indent`` > 0 makes it readable."""
-    raw = msgspec.json.encode(obj, enc_hook=_plain)
+    """Encode any record as UTF-8 JSON; ``indent`` > 0 makes it readable. Lone surrogates, which undecodable output, file names
+    and escapes in somebody's JSON leave in a text, become ``?``."""
+    try:
+        raw = msgspec.json.encode(obj, enc_hook=_plain)
+    except UnicodeEncodeError:
+        raw = msgspec.json.encode(_whole(msgspec.to_builtins(obj, enc_hook=_plain)), enc_hook=_plain)
     return msgspec.json.format(raw, indent=indent) if indent else raw
+
+
+def _whole(value: Any) -> Any:
+    """``value`` with every lone surrogate in its texts replaced."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode("utf-8")
+    if isinstance(value, dict):
+        return {_whole(k): _whole(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_whole(v) for v in value]
+    return value
 
 
 def _plain(obj: Any) -> Any:

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 import sparsetui
+from sparsetui.evidence.records import to_json
 from sparsetui.session.errors import DamagedError, storage
 from sparsetui.session.files import read_regular, write_whole
 from sparsetui.session.ledger import now
@@ -44,7 +45,7 @@ def new_header(title: str) -> Header:
 
 
 def write_header(folder: Path, header: Header) -> None:
-    write_whole(folder / HEADER, msgspec.json.format(msgspec.json.encode(header), indent=2) + b"\n")
+    write_whole(folder / HEADER, to_json(header, indent=2) + b"\n")
 
 
 def read_header(folder: Path) -> Header:

@@ -247,22 +247,9 @@ def encode_body(kind: str, body: Any) -> bytes:
     Raises ``ValueError`` for what JSON cannot hold.
     """
     try:
-        try:
-            return to_json(body)
-        except UnicodeEncodeError:
-            return to_json(_printable(msgspec.to_builtins(body)))
+        return to_json(body)
     except (TypeError, OverflowError, RecursionError, msgspec.EncodeError) as e:
         raise ValueError(f"a {kind} event cannot be written as JSON: {e}") from e
-
-
-def _printable(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode("utf-8")
-    if isinstance(value, dict):
-        return {_printable(k): _printable(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_printable(v) for v in value]
-    return value
 
 
 @dataclass(frozen=True)

@@ -133,6 +133,48 @@ def test_packings_that_hide_what_is_in_them(tmp_path: Path, content: bytes, word
     assert words in refused(put(tmp_path, "t.json.gz", content))
 
 
+# ── text that is none ────────────────────────────────────────────────────────────────────────────────────────────────
+
+LONE = "a\ud800"  # half of a pair, as an escape in JSON may give it
+
+
+def speedscope() -> str:
+    frames = [{"name": LONE}, {"name": "b", "file": f"{LONE}.py", "line": 3}]
+    profile = {"type": "sampled", "name": LONE, "unit": LONE, "samples": [[0, 1], [1, 0]], "weights": [1, 2]}
+    return json.dumps({"$schema": "speedscope", "shared": {"frames": frames}, "profiles": [profile]})
+
+
+def named_tensors() -> bytes:
+    raw = json.dumps({LONE: tensor("F32", [2, 2], 0, 16), "__metadata__": {LONE: LONE}}).encode()
+    return struct.pack("<Q", len(raw)) + raw + bytes(16)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        (
+            "t.json",
+            lambda: json.dumps({"traceEvents": [event(1, name=LONE, pid=LONE)], "deviceProperties": [{"name": LONE}]}),
+        ),
+        ("s.json", speedscope),
+        ("m.safetensors", named_tensors),
+        (os.fsdecode(b"\xff\xfe\x1b[31m.json"), lambda: document(EVENTS)),
+    ],
+    ids=["trace", "stacks", "checkpoint", "file name"],
+)
+def test_half_characters_are_written_and_kept(tmp_path: Path, name: str, content: Callable[[], str | bytes]) -> None:
+    from tests.cli.forked import command
+
+    path = put(tmp_path, name, content())
+    for more in (["--json"], []):
+        done = command(["import", str(path), "--sessions", str(tmp_path / "s"), *more], cwd=tmp_path)
+        assert (done.code, done.hung) == (0, False), done.stderr
+        assert "\x1b" not in done.stdout + done.stderr
+    assert done.stdout
+    report = command(["sessions", "list", "--json", "--sessions", str(tmp_path / "s")], cwd=tmp_path)
+    assert len(json.loads(report.stdout)) == 2
+
+
 # ── checkpoints ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
