@@ -10,7 +10,7 @@ import threading
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sparsetui.evidence.records import Missing
@@ -95,6 +95,8 @@ def test_parse_takes_any_text(text):
 
 
 @given(st.integers(0, 400), st.integers(1, 400))
+@example(0, 303)
+@example(400, 400)
 def test_interval_holds_the_share(hits, n):
     hits = min(hits, n)
     low, high = wilson(hits, n)

@@ -86,12 +86,12 @@ def forks_in_a_step() -> Step:
 
 
 def forks_far_too_much() -> Step:
-    """A thousand children and grandchildren that stay. No more, so that the host survives a guard that fails."""
+    """650 children and grandchildren that stay. No more, so that the host survives a guard that fails."""
 
     def act() -> None:
-        for _ in range(31):
+        for _ in range(25):
             if os.fork() == 0:
-                for _ in range(31):
+                for _ in range(25):
                     if os.fork() == 0:
                         break
                 time.sleep(3600)

@@ -50,20 +50,22 @@ class Tally:
         self.wrong += [f"{kind}: {p}" for p in problems]
 
 
-def tool(folder: Path, tmp: Path, sent: int, moment: float, tally: Tally, *, stop_first: bool = False) -> None:
-    """``sent`` to the tool ``moment`` seconds after its start."""
+def tool(folder: Path, tmp: Path, sent: int, moment: float, tally: Tally, *, stops: int = 0) -> None:
+    """``sent`` to the tool ``moment`` seconds after its start, after ``stops`` times of being stopped and going on."""
     name = signal.Signals(sent).name
     with running(Rig(folder, tmp)) as rig:
         process = rig.start(workload(folder, "fine"))
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(moment)
-        if process.poll() is None:
-            if stop_first:
+        for _ in range(stops):
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(moment / (stops + 1))
+            if process.poll() is None:
                 process.send_signal(signal.SIGSTOP)
                 time.sleep(0.3)
                 tally.hit("tool SIGSTOP")
                 process.send_signal(signal.SIGCONT)
-                time.sleep(0.05)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(moment / (stops + 1))
+        if process.poll() is None:
             process.send_signal(sent)
             tally.hit(f"tool {name}")
         else:
@@ -179,17 +181,17 @@ def lane(folder: Path, points: int, seed: int, tally: Tally, until: float = math
     plan: list[Callable[[Path], None]] = [
         lambda f: tool(f, tmp, signal.SIGKILL, dice.uniform(0.2, WHOLE_S), tally),
         lambda f: part(f, tmp, "replica", signal.SIGKILL, dice, tally, 3),
-        lambda f: tool(f, tmp, signal.SIGTERM, dice.uniform(0.5, WHOLE_S), tally, stop_first=True),
+        lambda f: tool(f, tmp, signal.SIGTERM, dice.uniform(0.5, WHOLE_S), tally, stops=2),
         lambda f: app(f, tmp, "SIGKILL", dice.uniform(0.1, 6.0), tally),
         lambda f: tool(f, tmp, signal.SIGKILL, dice.uniform(0.2, 5.0), tally),
         lambda f: part(f, tmp, "server", signal.SIGKILL, dice, tally, 1),
         lambda f: tool(f, tmp, signal.SIGHUP, dice.uniform(0.5, 8.0), tally),
-        lambda f: part(f, tmp, "replica", signal.SIGSTOP, dice, tally, 4),
+        lambda f: part(f, tmp, "replica", signal.SIGSTOP, dice, tally, 6),
         lambda f: app(f, tmp, dice.choice(("SIGTERM", "SIGHUP", "window")), dice.uniform(0.1, 6.0), tally),
-        lambda f: tool(f, tmp, signal.SIGKILL, dice.uniform(1.0, 8.0), tally, stop_first=True),
+        lambda f: tool(f, tmp, signal.SIGKILL, dice.uniform(1.0, 8.0), tally, stops=2),
         lambda f: part(f, tmp, "py-spy", dice.choice((signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP)), dice, tally, 3),
-        lambda f: tool(f, tmp, signal.SIGTERM, dice.uniform(0.5, 5.0), tally, stop_first=True),
-        lambda f: part(f, tmp, "server", signal.SIGSTOP, dice, tally, 3),
+        lambda f: tool(f, tmp, signal.SIGTERM, dice.uniform(0.5, 5.0), tally, stops=2),
+        lambda f: part(f, tmp, "server", signal.SIGSTOP, dice, tally, 5),
         lambda f: part(f, tmp, "replica", signal.SIGTERM, dice, tally, 2),
     ]
     while tally.total() < points and time.monotonic() < until:

@@ -18,7 +18,7 @@ def test_the_tool_is_ended_in_the_midst_of_a_run(sent: signal.Signals, tmp_path:
     tally, moment = kills.Tally(), random.Random(int(sent)).uniform(1.0, 5.0)
     tmp = tmp_path / "tmp"
     tmp.mkdir()
-    kills.tool(tmp_path / "run", tmp, sent, moment, tally, stop_first=sent == signal.SIGTERM)
+    kills.tool(tmp_path / "run", tmp, sent, moment, tally, stops=int(sent == signal.SIGTERM))
     if sent == signal.SIGKILL:
         kills.last(tmp_path / "last", tmp, tally)
     assert not tally.wrong, tally.wrong
