@@ -137,12 +137,17 @@ class Case:
         """
         formed: dict[str, Payload] = {}  # by name, the form with the most zeros that a product takes
         used: set[str] = set()
+        loose: dict[tuple[str, tuple[int, ...]], Payload] = {}  # held where no walk finds it: known by where it is used
         for r in self.products(variant):
             w = r["weight"]
             if w["name"]:
                 used.add(w["name"])
                 if w["name"] not in formed or w["zeros"] > formed[w["name"]]["zeros"]:
                     formed[w["name"]] = w
+            elif w["const"] and not w["derived"]:
+                loose.setdefault((str(r["place"]), tuple(w["shape"])), w)
+        for (place, shape), w in loose.items():
+            yield place, float(w["zeros"]), {**w, "numel": math.prod(shape)}
         for c in self.census.get(variant, {}).get(
             "constants", ()
         ):  # weights that the step itself trains are weights too
@@ -159,4 +164,6 @@ class Case:
                 continue
             if used and name not in used:
                 continue
-            yield name, max(float(t["zeros"]), float(w["zeros"]) if w is not None else 0.0), t
+            # a slice of it says nothing of the rest
+            whole = w is not None and (w["derived"] or math.prod(w["shape"]) == int(t.get("numel", 0)))
+            yield name, max(float(t["zeros"]), float(w["zeros"]) if w is not None and whole else 0.0), t

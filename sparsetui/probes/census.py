@@ -130,7 +130,8 @@ class CensusMode(Mode):  # type: ignore[no-untyped-call]
         backward = torch._C._current_graph_task_id() != -1
         shapes = tuple((tuple(t.shape), tensors.dtype(t)) for t in ins[:4])
         k = (name, self.owners.current(), self.owners.place(), backward, tuple(layouts[:4]), shapes,
-             tuple(None if c is None else (c.name, c.derived) for c in consts[:4]))  # fmt: skip
+             tuple(None if c is None else (c.name, c.derived) for c in consts[:4]),
+             self._zeros_of_slices(ins, consts) if fam in ("product", "conv", "recurrent") else ())  # fmt: skip
         row = self.rows.get(k)
         if row is None:
             if len(self.rows) >= _MAX_ROWS:
@@ -176,22 +177,35 @@ class CensusMode(Mode):  # type: ignore[no-untyped-call]
                     row["weight"] = self._weight(t, c)
                     if fam == "conv" and t.dim() > 2:
                         row["weight"]["eligible"] = eligible(t, row["weight"]["zeros"], _unfolded(t))
+        if fam == "pointwise":
+            row["hides"] = _hides(ins, outs)
         if fam in ("conversion", "densify", "build") and ins:
             row["source"] = dict(tensors.describe(ins[0]), nnz=_nnz(ins[0]))
         return row
 
+    def _zeros_of_slices(self, ins: List[torch.Tensor], consts: List[Optional[Constant]]) -> Tuple[float, ...]:
+        """Zero fractions, to a tenth, of operands that are parts of a constant: parts of one stacked weight are alike in all
+        else, and one may have been left out of the pruning."""
+        return tuple(round(_zeros(t, c), 1) for t, c in zip(ins[:4], consts)
+                     if c is not None and not c.derived and _weighty(t, c) and t.numel() != c.tensor.numel())  # fmt: skip
+
     def _weight(self, t: torch.Tensor, c: Optional[Constant]) -> Dict[str, Any]:
-        view = (identity.identity(t), identity.versions(t))
-        zeros = c.zeros.get(view) if c is not None else None
-        if zeros is None:
-            zeros = tensors.zero_fraction(t)
-        if c is not None:
-            c.zeros[view] = zeros
+        zeros = _zeros(t, c)
         b = tensors.bytes_by_part(t)
         return {"name": c.name if c else "", "derived": c.derived if c else "activation", "zeros": zeros,
                 "nnz": _nnz(t), "layout": tensors.layout(t), "dtype": tensors.dtype(t), "shape": list(t.shape),
                 "index_dtype": _index_dtype(t), "bytes": b, "eligible": eligible(t, zeros),
                 "const": c is not None}  # fmt: skip
+
+
+def _zeros(t: torch.Tensor, c: Optional[Constant]) -> float:
+    """The zero fraction of a view of a constant, counted once."""
+    if c is None:
+        return tensors.zero_fraction(t)
+    view = (identity.identity(t), identity.versions(t))
+    if view not in c.zeros:
+        c.zeros[view] = tensors.zero_fraction(t)
+    return c.zeros[view]
 
 
 def _unfolded(t: torch.Tensor) -> Tuple[int, int]:
@@ -217,6 +231,23 @@ def _weighty(t: torch.Tensor, c: Optional[Constant]) -> bool:
         and t.dim() >= 2
         and (t.is_floating_point() or t.is_complex() or t.dtype in (torch.int8, torch.uint8))
     )
+
+
+_GONE = -104.0  # exp() of less is 0 in float32
+_LARGEST_MASK = 1 << 26
+
+
+def _hides(ins: List[torch.Tensor], outs: List[torch.Tensor]) -> bool:
+    """Whether an operand masks the rows of the result: by booleans, or by numbers that exp() makes 0."""
+    for t in ins:
+        if t.layout != torch.strided or t.dim() < 2:
+            continue
+        if t.dtype == torch.bool:
+            return True
+        wide = bool(outs) and t.is_floating_point() and t.shape[-1:] == outs[0].shape[-1:]
+        if wide and 0 < t.numel() <= _LARGEST_MASK and float(t.detach().min()) < _GONE:
+            return True
+    return False
 
 
 def _strides(t: torch.Tensor) -> List[int]:

@@ -86,10 +86,11 @@ def _edges(start: List[Tuple[str, Any, Callable[[Any], bool]]]) -> Iterator[Tupl
             continue
         visited.add(id(obj))
         # plain values lead nowhere, and a vocabulary of them must not use the walk up
-        queue.extend(c for c in _children(name, obj) if not isinstance(c[1], _OPAQUE))
+        queue.extend(c for c in _children(name, obj, put) if not isinstance(c[1], _OPAQUE))
 
 
-def _children(name: str, obj: Any) -> List[Tuple[str, Any, Callable[[Any], bool]]]:
+def _children(name: str, obj: Any, put: Callable[[Any], bool]) -> List[Tuple[str, Any, Callable[[Any], bool]]]:
+    """What ``obj`` holds, each with how to put another in its place; ``put`` puts another in the place of ``obj``."""
     dot = name + "." if name else ""
     out: List[Tuple[str, Any, Callable[[Any], bool]]] = []
     if isinstance(obj, torch.nn.Module):
@@ -99,24 +100,33 @@ def _children(name: str, obj: Any) -> List[Tuple[str, Any, Callable[[Any], bool]
         for k, v in list(vars(obj).items()):
             if k not in ("_parameters", "_buffers", "_modules") and "hook" not in k:
                 out.append((dot + k, v, _put_attr(obj, k)))
+        out += _of_class(dot, type(obj))
     elif isinstance(obj, dict):
         out += [(f"{name}[{k!r}]", v, _put_item(obj, k)) for k, v in list(obj.items())]
     elif isinstance(obj, list):
         out += [(f"{name}[{k}]", v, _put_item(obj, k)) for k, v in enumerate(obj)]
-    elif isinstance(obj, (tuple, set, frozenset)):
+    elif isinstance(obj, tuple):
+        now = list(obj)
+        out += [(f"{name}[{k}]", v, _put_tuple(type(obj), now, k, put)) for k, v in enumerate(obj)]
+    elif isinstance(obj, (set, frozenset)):
         out += [(f"{name}[{k}]", v, _nowhere) for k, v in enumerate(obj)]
     elif isinstance(obj, functools.partial):
-        out += [(dot + "func", obj.func, _nowhere), (dot + "args", obj.args, _nowhere)]
+        out += [(dot + "func", obj.func, _nowhere), (dot + "args", obj.args, _put_args(obj))]
         out += [(dot + k, v, _put_item(obj.keywords, k)) for k, v in obj.keywords.items()]
     elif isinstance(obj, types.MethodType):
         out.append((name, obj.__self__, _nowhere))
+        if isinstance(obj.__self__, type):
+            out += _of_class(dot, obj.__self__)
         out.append((dot + obj.__func__.__name__, obj.__func__, _nowhere))
     elif isinstance(obj, types.FunctionType):
         out += _function(dot, obj)
+    elif isinstance(obj, types.GeneratorType) and obj.gi_frame is not None:
+        out += [(dot + k, v, _nowhere) for k, v in obj.gi_frame.f_locals.items()]
     elif isinstance(obj, collections.deque):
         out += [(f"{name}[{k}]", v, _put_item(obj, k)) for k, v in enumerate(obj)]
     elif hasattr(obj, "__dict__") or hasattr(type(obj), "__slots__"):
         out += [(dot + k, v, _put_attr(obj, k)) for k, v in _attributes(obj)]
+        out += _of_class(dot, type(obj))
         call = getattr(type(obj), "__call__", None)
         if isinstance(call, types.FunctionType):
             out += _function(dot, call)
@@ -134,6 +144,16 @@ def _attributes(obj: Any) -> List[Tuple[str, Any]]:
     return out
 
 
+def _of_class(dot: str, cls: type) -> List[Tuple[str, Any, Callable[[Any], bool]]]:
+    """Tensors, and containers that may hold some, that the user's class has as attributes of its own."""
+    out: List[Tuple[str, Any, Callable[[Any], bool]]] = []
+    for c in cls.__mro__:
+        if c.__module__.partition(".")[0] not in ("builtins", "torch", "abc", "typing"):
+            out += [(dot + k, v, _put_class(c, k)) for k, v in vars(c).items()
+                    if isinstance(v, (torch.Tensor, torch.nn.Module, list, dict, tuple)) and not k.startswith("__")]  # fmt: skip
+    return out
+
+
 def _function(dot: str, fn: types.FunctionType) -> List[Tuple[str, Any, Callable[[Any], bool]]]:
     out: List[Tuple[str, Any, Callable[[Any], bool]]] = []
     for var, cell in zip(fn.__code__.co_freevars, fn.__closure__ or ()):
@@ -143,7 +163,8 @@ def _function(dot: str, fn: types.FunctionType) -> List[Tuple[str, Any, Callable
             continue
     for k, v in (fn.__kwdefaults__ or {}).items():
         out.append((dot + k, v, _put_item(fn.__kwdefaults__, k)))
-    out += [(f"{dot}default{k}", v, _nowhere) for k, v in enumerate(fn.__defaults__ or ())]
+    now = list(fn.__defaults__ or ())
+    out += [(f"{dot}default{k}", v, _put_tuple(tuple, now, k, _put_attr(fn, "__defaults__"))) for k, v in enumerate(now)]
     # the globals that the code names, and no others: a module's whole namespace would drag in the world
     for k in fn.__code__.co_names:
         v = fn.__globals__.get(k)
@@ -176,6 +197,41 @@ def _nowhere(_: Any) -> bool:
 def _put_item(box: Any, k: Any) -> Callable[[Any], bool]:
     def put(new: Any) -> bool:
         box[k] = new
+        return True
+
+    return put
+
+
+def _put_tuple(kind: Any, now: List[Any], k: int, put: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """A tuple is made anew with its ``k``-th item replaced, and put where it was; ``now`` is what its items are by now."""
+
+    def put_item(new: Any) -> bool:
+        before, now[k] = now[k], new
+        try:
+            done = put(kind._make(now) if hasattr(kind, "_make") else kind(now))
+        except TypeError:  # a tuple of a kind that is not made of its items
+            done = False
+        if not done:
+            now[k] = before
+        return done
+
+    return put_item
+
+
+def _put_args(partial: Any) -> Callable[[Any], bool]:
+    def put(new: Any) -> bool:
+        partial.__setstate__((partial.func, tuple(new), partial.keywords, vars(partial)))
+        return True
+
+    return put
+
+
+def _put_class(cls: type, k: str) -> Callable[[Any], bool]:
+    def put(new: Any) -> bool:
+        try:
+            setattr(cls, k, new)
+        except (AttributeError, TypeError):
+            return False
         return True
 
     return put

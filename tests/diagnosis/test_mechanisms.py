@@ -164,10 +164,16 @@ def masked(**more: Any) -> Payload:
     )
 
 
-def scores(bool_mask: bool = True, side: int = 64) -> list[Payload]:
-    square = operand(shape=(4, side, side))
-    mask = operand(shape=(side, side), dtype="bool" if bool_mask else "float32")
-    return [op("where", "pointwise", mask, square, out=square), op("_softmax", "other", square, out=square)]
+def scores(hides: bool = True, soft: str = "_softmax") -> list[Payload]:
+    square = operand(shape=(4, 64, 64))
+    made = op("bmm", "product", operand(shape=(4, 64, 16)), operand(shape=(4, 16, 64)), out=square)
+    masked = op("add", "pointwise", square, operand(shape=(64, 64)), out=square, hides=hides)
+    return [made, masked, op(soft, "other", square, out=square)]
+
+
+def selected(how: str) -> Payload:
+    """What is kept of a weight, taken anew from it."""
+    return op(how, "copy", operand(const=True, name="w"), constant=True, origin="w", out=operand(shape=(64, 64)))
 
 
 def flat(n: int = 48) -> list[float]:
@@ -340,10 +346,22 @@ SAMPLES = [
         "an input is widened, no weight",
     ),
     Sample(
+        "lowering.mask-recompute",
+        lambda: seen(selected("index"), product("strided", w=weight("strided", derived="aten::index"))),
+        lambda: seen(selected("clone"), product("strided", w=weight("strided", derived="aten::clone"))),
+        "a copy selects nothing",
+    ),
+    Sample(
         "lowering.unfused-mask",
         lambda: seen(*scores()),
-        lambda: seen(*scores(bool_mask=False)),
-        "an additive bias, which is no where() over the scores",
+        lambda: seen(*scores(hides=False)),
+        "an additive bias, which hides nothing",
+    ),
+    Sample(
+        "lowering.unfused-mask",
+        lambda: seen(*scores(soft="exp")),
+        lambda: seen(*scores(soft="tanh")),
+        "no softmax, by name or by hand",
     ),
     Sample(
         "lowering.unsupported-family",

@@ -267,6 +267,32 @@ def test_slices_of_one_storage_have_zeros_of_their_own(replica):
     assert sorted(r["weight"]["zeros"] for r in rows) == [0.0, 0.5, 1.0]
 
 
+def test_parts_of_one_weight_at_one_place_are_told_apart_by_their_zeros(replica):
+    stacked = torch.randn(48, 16) * torch.cat([torch.rand(32, 16) < 0.1, torch.ones(16, 16) > 0])
+
+    def step(x):
+        return [x @ part.t() for part in stacked.chunk(3)]
+
+    rows = replica(step, (torch.randn(4, 16),)).rows("mm")
+    zeros = sorted(round(r["weight"]["zeros"], 1) for r in rows)
+    assert (zeros[0], zeros[-1]) == (0.0, 0.9)
+
+
+@pytest.mark.parametrize(
+    ("mask", "hides"),
+    [
+        (torch.zeros(6, 6).masked_fill(torch.ones(6, 6).triu(1) > 0, float("-inf")), True),
+        (torch.full((6, 6), -1e9).tril(-1), True),
+        (torch.randn(6, 6), False),
+        (torch.ones(6, 6) > 0, True),
+    ],
+)
+def test_a_mask_is_told_from_a_bias(replica, mask, hides):
+    r = replica(lambda x: torch.where(mask, x, 0) if mask.dtype == torch.bool else x + mask, (torch.randn(2, 6, 6),))
+    row = r.rows("where" if mask.dtype == torch.bool else "add")[0]
+    assert row["hides"] is hides
+
+
 def test_indices_made_from_inputs_make_no_constant(replica):
     vals = torch.ones(16)
 

@@ -75,17 +75,20 @@ def _dense_storage(case: Case, variant: str) -> Suspicion | None:
     )
 
 
+_SELECTS = {"index", "index_select", "gather", "take", "masked_select"}  # a mask that is applied by taking what it keeps
+
+
 def _mask_recompute(case: Case, variant: str) -> Suspicion | None:
     least = weight_size(case, variant)
     unpacking = {id(r) for r in decompression(case, variant)}
     rows = [r for r in constant_work(case, variant)
             if r["family"] in ("pointwise", "copy", "other") and out_numel(r) >= least > 0 and id(r) not in unpacking]  # fmt: skip
-    if not any(r["family"] == "pointwise" for r in rows):
+    if not any(r["family"] == "pointwise" or str(r["op"]).rpartition("::")[2] in _SELECTS for r in rows):
         return None
     ms = total_ms(case, rows, variant)
     calls = sum(case.calls(r, variant) for r in rows)
     return Suspicion(
-        summary=f"{calls:.3g} weight-sized elementwise ops a step work on constants only "
+        summary=f"{calls:.3g} weight-sized ops a step work on constants only "
         f"({', '.join(sorted({str(r['op']) for r in rows})[:3])})",
         where=places(rows),
         figure=count(ms, "ms a step"),
@@ -181,11 +184,13 @@ def _square(row: Payload) -> tuple[int, int] | None:
 
 def _unfused_mask(case: Case, variant: str) -> Suspicion | None:
     rows = case.rows(variant)
-    soft = [r for r in rows if "softmax" in str(r["op"])]
+    made = {_square(r) for r in rows if r["family"] == "product"}
+    # softmax by name, or by hand: exp() of what a product made
+    soft = [r for r in rows if "softmax" in str(r["op"])
+            or (str(r["op"]).rpartition("::")[2] in ("exp", "exp_") and _square(r) in made)]  # fmt: skip
     scores = {_square(r) for r in soft}
-    masked = [r for r in rows
-              if r["family"] == "pointwise" and _square(r) in scores and (_square(r) or (0, 0))[0] > 1
-              and any(o["dtype"] == "bool" and len(o["shape"]) >= 2 for o in r["operands"])]  # fmt: skip
+    masked = [r for r in rows if r["family"] == "pointwise" and _square(r) in scores and (_square(r) or (0, 0))[0] > 1
+              and r.get("hides")]  # fmt: skip
     if not masked:
         return None
     shapes = {_square(r) for r in masked}
@@ -199,7 +204,7 @@ def _unfused_mask(case: Case, variant: str) -> Suspicion | None:
         ms = max(0.0, gain)
     side = max(s[1] for s in shapes if s)
     return Suspicion(
-        summary=f"a mask is applied by a where() over the whole score matrix ({side} wide) before softmax"
+        summary=f"a mask is applied elementwise to the whole score matrix ({side} wide) around its softmax"
         + (f"; the fused twin saves {gain:.3g} ms a step" if gain is not None else ""),
         where=places(chain),
         figure=count(ms, "ms a step"),

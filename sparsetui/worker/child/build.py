@@ -11,9 +11,9 @@ def build(context: Any, args: Dict[str, Any]) -> Dict[str, Any]:
     """Fill ``context.fn`` and ``context.inputs``.
 
     Answers ``seconds`` of the builder (module import included), the number of ``inputs``, the ``torch`` version, the
-    number of ``threads``, ``rss_bytes`` and, for a derived variant, how many tensors were ``densified`` and how many
-    sparse ones could not be reached (``still_sparse``). With ``watch`` in the spec, the builder runs under
-    :class:`sparsetui.probes.loading.Watch`, whose report is added.
+    number of ``threads``, ``rss_bytes`` and, for a derived variant, how many tensors were ``densified``. With ``watch`` in
+    the spec, the builder runs under :class:`sparsetui.probes.loading.Watch`, whose report is added. A derived variant that
+    cannot be had raises :class:`load.LoadError`.
 
     Random generators are seeded before the builder and again before the inputs: both variants then draw the same
     inputs, however many numbers their builders consumed.
@@ -65,5 +65,10 @@ def _densify(made: Any) -> Dict[str, int]:
         return t.detach().to_dense() if t.layout is not torch.strided else None
 
     count = replace_tensors(made, dense)
-    left = sum(t.layout is not torch.strided for _, t in held_tensors(made))
-    return {"densified": count, "still_sparse": left}
+    left = [name for name, t in held_tensors(made) if t.layout is not torch.strided]
+    if left:  # then it would be compared with itself
+        raise load.LoadError(
+            "no comparator is named, and none can be derived: %s is sparse and cannot be replaced where it is held; "
+            "expected a [comparator]" % " and ".join(left[:3])
+        )
+    return {"densified": count}
