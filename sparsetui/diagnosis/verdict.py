@@ -168,7 +168,7 @@ def _without_void(case: Case, found: Sequence[Suspect], findings: Sequence[Findi
 
 
 def _fault(first: Finding, later: Sequence[Finding]) -> Verdict:
-    named = [p.module for p in first.where if p.module]
+    named = list(dict.fromkeys(p.module for p in first.where if p.module))
     where = ", ".join(named[:2]) + (f" and {len(named) - 2} more" if len(named) > 2 else "")
     text = f"{first.mechanism}: {first.summary}" + (f" (in {where})" if where else "")
     if (
