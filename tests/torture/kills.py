@@ -179,13 +179,13 @@ def lane(folder: Path, points: int, seed: int, tally: Tally, until: float = math
     tmp = folder / "tmp"  # one for all, as on a host: each run finds what the killed one before it left
     tmp.mkdir(parents=True)
     plan: list[Callable[[Path], None]] = [
-        lambda f: tool(f, tmp, signal.SIGKILL, dice.uniform(0.2, WHOLE_S), tally),
+        lambda f: tool(f, tmp, signal.SIGKILL, dice.uniform(0.2, WHOLE_S), tally, stops=1),
         lambda f: part(f, tmp, "replica", signal.SIGKILL, dice, tally, 3),
         lambda f: tool(f, tmp, signal.SIGTERM, dice.uniform(0.5, WHOLE_S), tally, stops=2),
         lambda f: app(f, tmp, "SIGKILL", dice.uniform(0.1, 6.0), tally),
         lambda f: tool(f, tmp, signal.SIGKILL, dice.uniform(0.2, 5.0), tally),
         lambda f: part(f, tmp, "server", signal.SIGKILL, dice, tally, 1),
-        lambda f: tool(f, tmp, signal.SIGHUP, dice.uniform(0.5, 8.0), tally),
+        lambda f: tool(f, tmp, signal.SIGHUP, dice.uniform(0.5, 8.0), tally, stops=2),
         lambda f: part(f, tmp, "replica", signal.SIGSTOP, dice, tally, 6),
         lambda f: app(f, tmp, dice.choice(("SIGTERM", "SIGHUP", "window")), dice.uniform(0.1, 6.0), tally),
         lambda f: tool(f, tmp, signal.SIGKILL, dice.uniform(1.0, 8.0), tally, stops=2),

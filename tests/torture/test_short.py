@@ -24,6 +24,14 @@ def test_the_tool_is_ended_in_the_midst_of_a_run(sent: signal.Signals, tmp_path:
     assert not tally.wrong, tally.wrong
 
 
+def test_the_terminal_of_the_app_closes_in_the_midst_of_a_run(tmp_path: Path) -> None:
+    """The signal takes the engine along, and the app must not trip over that."""
+    tally, tmp = kills.Tally(), tmp_path / "tmp"
+    tmp.mkdir()
+    kills.app(tmp_path / "run", tmp, "window", 0.3, tally)
+    assert not tally.wrong, tally.wrong
+
+
 @pytest.mark.parametrize(
     ("what", "sent"), [("replica", signal.SIGKILL), ("server", signal.SIGSTOP), ("py-spy", signal.SIGKILL)]
 )

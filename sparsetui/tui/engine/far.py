@@ -234,7 +234,12 @@ class FarRunner(Runner):
     # ending
 
     def cancel(self) -> None:
-        self._send("cancel")
+        try:
+            self._send("cancel")
+        except (
+            EngineError
+        ):  # it has ended: a terminal that closes takes both of us along, and there is nothing left to cancel
+            pass
 
     def close(self) -> None:
         if self._closed.is_set():
