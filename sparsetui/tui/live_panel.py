@@ -24,11 +24,11 @@ ENOUGH = 30  # block medians that a distribution is drawn from
 
 def live_lines(state: SessionState, live: Live, width: int, height: int, unicode: bool) -> list[Text]:
     """Latency strips, ratio and floor, the sparse reality check, counters; more charts where there is height."""
-    beside = width >= 86  # room for the reality check at the right of the strips
+    beside = bool(state.metrics) and width >= 86  # room for the reality check at the right of the strips
     left = strips(state, live, width - 38 if beside else width, unicode)
     if beside:
         lines = []
-        right = reality(state.metrics, 36, unicode) if state.metrics else []
+        right = reality(state.metrics, 36, unicode)
         for i in range(max(len(left), len(right))):
             a = left[i] if i < len(left) else ink()
             lines.append(a + ink(" " * max(2, width - 36 - a.cell_len)) + right[i] if i < len(right) else a)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rich.color import ColorSystem
+from textual._context import visible_screen_stack
 from textual.app import App
 from textual.binding import Binding
 from textual.reactive import Reactive
@@ -295,7 +296,8 @@ class SparseApp(App[int]):
     # the screen as text
 
     def screen_text(self) -> str:
-        """What is on the screen, as plain lines."""
+        """What is on the screen, as plain lines; behind a dialog the screen that it stands before."""
+        visible_screen_stack.set(self._background_screens)
         strips = self.screen._compositor.render_strips(self.size)
         return "\n".join(strip.text.rstrip() for strip in strips) + "\n"
 

@@ -110,6 +110,9 @@ class Sheet(Moving, Screen[None], inherit_bindings=False):
         if self._sized:
             self.redraw_soon()
 
+    def on_screen_suspend(self) -> None:
+        self.query_one("#keys", KeyBar).set_lines([])  # behind a dialog, which has keys of its own
+
     def on_block_sized(self) -> None:
         self._sized = True
         self.redraw_soon()
@@ -195,7 +198,7 @@ class Sheet(Moving, Screen[None], inherit_bindings=False):
         self.query_one("#note", Line).say(topline.note_text(self))
 
     def draw_keys(self) -> None:
-        if not self.is_attached:
+        if not self.is_attached or not self.is_current:
             return
         keys = []
         for id in (*self.FOOTER, "palette", "help", "quit"):
