@@ -116,6 +116,10 @@ class Case:
         """Rows of products, convolutions and recurrent cells that have a constant or sparse operand."""
         return [r for r in self.rows(variant) if r.get("weight")]
 
+    def lookups(self, variant: str) -> list[Payload]:
+        """The tables, in the form that they are looked up in: as ``weight`` of a product, of which they are none."""
+        return [r["lookup"] for r in self.rows(variant) if r.get("lookup")]
+
     def share_of_step(self, ms: float, variant: str) -> float:
         """``ms`` against the step's own, unwatched time where known, else against the time in ops."""
         plain = float(self.census.get(variant, {}).get("observer", {}).get("plain_ms", 0.0))
@@ -146,6 +150,9 @@ class Case:
                     formed[w["name"]] = w
             elif w["const"] and not w["derived"]:
                 loose.setdefault((str(r["place"]), tuple(w["shape"])), w)
+        for w in self.lookups(variant):  # often left as they are on purpose: only what masks them tells anything
+            if w["name"] and w["derived"] and (w["name"] not in formed or w["zeros"] > formed[w["name"]]["zeros"]):
+                formed[w["name"]] = w
         for (place, shape), w in loose.items():
             yield place, float(w["zeros"]), {**w, "numel": math.prod(shape)}
         for c in self.census.get(variant, {}).get(

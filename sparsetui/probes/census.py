@@ -177,6 +177,8 @@ class CensusMode(Mode):  # type: ignore[no-untyped-call]
                     row["weight"] = self._weight(t, c)
                     if fam == "conv" and t.dim() > 2:
                         row["weight"]["eligible"] = eligible(t, row["weight"]["zeros"], _unfolded(t))
+        if optable.short(name) in optable.LOOKUPS and consts and _weighty(ins[0], consts[0]):
+            row["lookup"] = self._weight(ins[0], consts[0])
         if fam == "pointwise":
             row["hides"] = _hides(ins, outs)
         if fam in ("conversion", "densify", "build") and ins:

@@ -32,6 +32,8 @@ SPARSE_BUILD_MARKS = ("_sparse_compressed_tensor", "sparse_compressed_tensor", "
                       "_sparse_csr_tensor", "sparse_csr_tensor", "_sparse_csc_tensor", "sparse_csc_tensor",
                       "_sparse_bsr_tensor", "sparse_bsr_tensor")  # fmt: skip
 VALIDATE_MARKS = ("_validate_sparse", "_validate_compressed_sparse_indices")
+# ops that take rows of their first tensor by index
+LOOKUPS = {"embedding", "_embedding_bag", "_embedding_bag_forward_only", "embedding_renorm_", "_embedding_bag_dense"}
 SORTS = {"sort", "argsort", "unique", "_unique2", "unique_dim", "unique_consecutive", "msort", "kthvalue", "topk",
          "searchsorted", "bucketize"}  # fmt: skip
 COPIES = {"copy_", "_to_copy", "clone", "contiguous", "to", "copy", "_copy_from", "index_select", "gather", "index",

@@ -37,3 +37,14 @@ def test_a_weight_that_no_walk_finds_is_known_by_where_it_is_used() -> None:
     rows = [used("a", 0.9, (16, 16)), used("", 0.0, (32, 16), place="serving.py:41 run")]
     found = weights(rows, [held("a", 0.9, (16, 16)), held("constant@3", 0.0, (32, 16))])
     assert found == {"a": 0.9, "serving.py:41 run": 0.0}
+
+
+def test_a_table_that_is_masked_before_it_is_looked_up_has_the_zeros_of_its_masked_form() -> None:
+    table = {"family": "copy", "lookup": used("table", 0.8, (64, 16), "aten::mul")["weight"], "calls": 1, "ns": 1}
+    assert weights([table], [held("table", 0.0, (64, 16))]) == {"table": 0.8}
+
+
+def test_a_table_that_was_never_pruned_is_no_gap_of_the_products_weights() -> None:
+    table = {"family": "copy", "lookup": used("table", 0.0, (64, 16))["weight"], "calls": 1, "ns": 1}
+    rows = [table, used("w", 0.9, (16, 16))]
+    assert weights(rows, [held("table", 0.0, (64, 16)), held("w", 0.9, (16, 16))]) == {"w": 0.9}

@@ -278,6 +278,15 @@ def test_parts_of_one_weight_at_one_place_are_told_apart_by_their_zeros(replica)
     assert (zeros[0], zeros[-1]) == (0.0, 0.9)
 
 
+@pytest.mark.parametrize("how", ["embedding", "embedding_bag"])
+def test_a_masked_table_is_seen_where_it_is_looked_up(replica, how):
+    table, mask = torch.randn(64, 16), torch.rand(64, 16) < 0.2
+    look = getattr(F, how)
+    r = replica(lambda i: look(i, table * mask), (torch.randint(0, 64, (4, 8)),))
+    found = [row["lookup"] for row in r.ask("census", steps=2)["rows"] if row.get("lookup")]
+    assert [(w["derived"], round(w["zeros"], 1)) for w in found] == [("aten::mul", 0.8)]
+
+
 @pytest.mark.parametrize(
     ("mask", "hides"),
     [

@@ -42,9 +42,10 @@ def constant_work(case: Case, variant: str) -> list[Payload]:
 
 
 def weight_size(case: Case, variant: str) -> int:
-    """The smallest number of entries of any product's constant operand: below it, constant work is not about weights."""
-    sizes = [_numel(r["weight"]["shape"]) for r in case.products(variant) if r["weight"]["const"]]
-    return min(sizes, default=0)
+    """The smallest number of entries of any product's constant operand, or of any table that is looked up: below it, constant
+    work is not about weights."""
+    weights = [r["weight"] for r in case.products(variant)] + case.lookups(variant)
+    return min((_numel(w["shape"]) for w in weights if w["const"]), default=0)
 
 
 def out_numel(row: Payload) -> int:
