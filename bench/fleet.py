@@ -1,4 +1,4 @@
-"""A fleet: what the verdict over many hosts costs, and one, two and three nodes beside one host alone.
+"""A fleet: what the verdict over many hosts costs, one, two and three nodes beside one host alone, and a matrix over three.
 
 The reports of a thousand hosts are recorded ones in the sense that matters here: one report of a real investigation of this
 machine's, at its full size, with the figures of each host drawn from a stated spread.
@@ -144,6 +144,11 @@ def nodes() -> Figures:
                 took = _timed(argv)
                 over = f"{took - n * alone:+.1f} s over {n} × one host alone; nodes of one machine take turns"
                 yield f"a fleet of {n} node{'s' if n > 1 else ''}", f"{took:.1f} s", over, ""
+            alone = _timed(["matrix", str(path), "--budget", str(BUDGET), "--sessions", f"{folder}/s"])
+            spread = ["fleet", str(path), "--address", cluster.address, "--matrix", "--headless", "--budget", str(BUDGET),
+                      "--sessions", f"{folder}/s"]  # fmt: skip
+            beside = f"{alone:.1f} s on one host alone, whole steps only once"
+            yield "a matrix over 3 nodes, one signature", f"{_timed(spread):.1f} s", beside, ""
         finally:
             cluster.shutdown()
 

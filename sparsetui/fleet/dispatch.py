@@ -78,6 +78,7 @@ class Campaign:
         self.running: dict[Any, str] = {}  # reference -> host
         self.submitted: dict[str, float] = {}
         self.began: set[str] = set()
+        self.news: Any = None  # reference to what the board was asked for
 
     def run(self) -> None:
         self.connect()
@@ -247,11 +248,18 @@ class Campaign:
         return NodeAffinitySchedulingStrategy(n["node_id"], soft=False)
 
     def progress(self, board: Any) -> None:
+        """Tell what hosts have told. What the board gave is waited for: it gives each message once."""
         from ray.exceptions import RayError
 
         try:
-            news = self.ray.get(board.take.remote(), timeout=_POLL_S)
-        except RayError:  # the board is on a node that is gone or busy: progress is no result
+            if self.news is None:
+                self.news = board.take.remote()
+            if not self.ray.wait([self.news], timeout=_POLL_S)[0]:
+                return
+            ref, self.news = self.news, None
+            news = self.ray.get(ref)
+        except (RayError, ConnectionError):  # the board is on a node that is gone: progress is no result
+            self.news = None
             return
         for host, message in news.items():
             if message.pop("started", False):
@@ -298,9 +306,8 @@ class Campaign:
             kind, why = "lost", "Ray's worker process on it died"
         except exceptions.OutOfMemoryError:
             kind, why = "broken", "Ray ended the task: the node ran out of memory"
-        except exceptions.RayActorError as e:  # of a worker or of its node: Ray does not say which in a word
-            dead = not self.alive(host)
-            kind, why = "lost", _GONE if dead else f"Ray's worker process on it died: {one_line(e)}"
+        except exceptions.RayActorError:  # of the worker or of its node: Ray may not know yet
+            kind, why = "lost", "Ray's worker process on it died, or its node did" if self.alive(host) else _GONE
         except exceptions.RayError as e:
             kind, why = "broken", one_line(e)
         self.emit("failed", host=host, kind=kind, why=why, **about)

@@ -101,6 +101,7 @@ class Spread:
     def _joins(self, host: str, lock: str, names: list[str]) -> None:
         """From now on the node measures; the first of a lock brings the list."""
         self.lock[host] = lock
+        self.campaign.began.add(host)  # also where the news of it is late
         self.idle.append(host)
         if [lock, host] not in self.asked["whole"]:
             self.whole.add(host)
