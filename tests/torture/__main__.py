@@ -151,7 +151,9 @@ class Torture:
         return Told(f"{len(users.BEHAVIOURS)} behaviours, longest {longest:.1f} s", wrong, figures)
 
     def abused(self) -> Told:
-        return self.pytest("command line", ["tests/cli", "tests/torture/test_security.py"], SPARSETUI_TORTURE="long")
+        return self.pytest(
+            "command line", ["tests/cli/test_abuse.py", "tests/torture/test_security.py"], SPARSETUI_TORTURE="long"
+        )
 
     def named(self) -> Told:
         """The tests that the page of promises names, with inputs drawn afresh."""
