@@ -19,10 +19,11 @@ from typing import Literal
 
 from sparsetui.evidence.records import Missing, Number, unavailable
 from sparsetui.evidence.records import Sampler as SamplerRecord
+from sparsetui.ingest.observed import Target
 from sparsetui.ingest.samplers import Perf, PySpy, SamplerError, Tally, merge
 from sparsetui.ingest.samplers.base import OnCommand, alive
 from sparsetui.ingest.samplers.fold import catalogue, share
-from sparsetui.ingest.samplers.proc import PauseMeter, Who, children, runs, thread_states, who
+from sparsetui.ingest.samplers.proc import Who, children, runs, who
 from sparsetui.ingest.samplers.pyspy import STARTUP_S
 from sparsetui.ingest.snapshots import (
     PYTHON_ONLY,
@@ -65,38 +66,6 @@ class NothingToSee(Exception):
 
 class NoProcess(Exception):
     """A PID that does not exist; its text is one line."""
-
-
-class _Target:
-    """One process and all that observes it."""
-
-    def __init__(self, who: Who, spy: PySpy | None, perf: Perf | None, came_s: float) -> None:
-        self.who, self.spy, self.perf = who, spy, perf
-        self.looker, self.meter = _Looker(who.pid), PauseMeter(who.pid)
-        self.came_s = came_s
-        self.ended_s: float | None = None
-
-    @property
-    def life(self) -> Life:
-        return Life(self.who.pid, self.who.cmdline, self.came_s, self.ended_s)
-
-
-class _Looker:
-    """Looks 20 times a second at which threads of a process run. Reads ``/proc``; the target feels nothing."""
-
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self.looks = self.idle = 0
-        self.running: dict[int, int] = {}
-
-    def look(self) -> None:
-        states = thread_states(self.pid)
-        if not states or any(state == "t" for state, _ in states.values()):
-            return  # a sampler holds it still: that look tells nothing
-        self.looks += 1
-        self.idle += not any(state == "R" for state, _ in states.values())
-        for tid, (state, _) in states.items():
-            self.running[tid] = self.running.get(tid, 0) + (state == "R")
 
 
 class Watch:
@@ -147,13 +116,13 @@ class Watch:
         """All that are or were watched, in the order in which they were found."""
         return tuple(t.who for t in list(self._targets))
 
-    def _target(self, who: Who) -> _Target:
+    def _target(self, who: Who) -> Target:
         spy = perf = None
         if self.sampler != "perf":
             spy = PySpy(who.pid, self.rate_hz, gentle=self.gentle, on_command=self._on_command)
         if self.sampler != "py-spy":
             perf = Perf(who.pid, on_command=self._on_command)
-        return _Target(who, spy, perf, time.monotonic() - self._begin if self._begin else 0.0)
+        return Target(who, spy, perf, time.monotonic() - self._begin if self._begin else 0.0)
 
     def cost(self) -> Cost:
         """What the watching will cost, said before it starts."""
@@ -171,7 +140,7 @@ class Watch:
         self._thread(self._look, "look")
         self._thread(self._follow, "follow")
 
-    def _begin_with(self, t: _Target, quietly: bool = False) -> None:
+    def _begin_with(self, t: Target, quietly: bool = False) -> None:
         """Keep the samplers that may look at it; why others may not is noted, but for one that is gone already if ``quietly``."""
         if t.spy is not None and (missing := t.spy.available()) is not None:
             t.spy = None
@@ -185,7 +154,7 @@ class Watch:
                 if not quietly or runs(t.who):
                     self._note(e.missing)
 
-    def _observe(self, t: _Target) -> None:
+    def _observe(self, t: Target) -> None:
         if t.spy is None:
             return
         if not self.gentle:
@@ -321,13 +290,13 @@ class Watch:
             if self._following:
                 self._adopt(living)
 
-    def _see_end(self, t: _Target) -> bool:
+    def _see_end(self, t: Target) -> bool:
         """Whether it is over; the moment is noted once."""
         if t.ended_s is None and self._begin and not runs(t.who):
             t.ended_s = (self._end or time.monotonic()) - self._begin
         return t.ended_s is not None
 
-    def _adopt(self, living: list[_Target]) -> None:
+    def _adopt(self, living: list[Target]) -> None:
         known = {t.who.pid for t in living}
         for pid in children(*known, without=os.getpid()):
             if pid in known or (found := who(pid)) is None:
@@ -345,7 +314,7 @@ class Watch:
         why = f"at most {_MOST} processes are watched at a time, and {_MOST_FOLLOWED} in one watch; name those that matter"
         self._note(Missing("further children", why))
 
-    def _spy(self, t: _Target) -> None:
+    def _spy(self, t: Target) -> None:
         spy = t.spy
         assert spy is not None
         run = 0
