@@ -22,6 +22,8 @@ _OLD = re.compile(rb'"pid"\s*:\s*"(CPU|CUDA) functions"')
 _SMTX = re.compile(rb"\s*\d+\s*,\s*\d+\s*,\s*\d+\s*\r?\n")
 _COLLAPSED = re.compile(rb"^[^\r\n]*\S[ \t]+\d+(\.\d+)?[ \t]*\r?$", re.M)
 _HEAD = 4 << 20
+_PACKED = {b"\x28\xb5\x2f\xfd": "zstandard", b"\xfd7zXZ\x00": "xz", b"BZh": "bzip2", b"7z\xbc\xaf": "7-zip",
+           b"\x04\x22\x4d\x18": "lz4", b"Rar!": "rar"}  # fmt: skip
 
 
 def sniff(path: Path) -> Kind:
@@ -33,6 +35,9 @@ def sniff(path: Path) -> Kind:
             raw = file.read(16)
     except OSError as e:
         raise IngestError(f"{path}: cannot be read ({e.strerror or e})") from None
+    for magic, packer in _PACKED.items():
+        if raw.startswith(magic):
+            raise IngestError(f"{path}: packed by {packer}; unpack it first, or pack it with gzip")
     if raw.startswith(b"PK\x03\x04"):
         return _zipped(path)
     if raw[:1] == b"\x80" and raw[1:2] in b"\x01\x02\x03\x04\x05":

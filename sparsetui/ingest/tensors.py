@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import mmap
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,6 +21,10 @@ _WIDEST = 2 * BAND_BYTES  # bytes of one row; of wider ones only the zeros are c
 _TALLEST = 1 << 26  # rows whose own counts are kept; of more only the zeros of all are counted
 
 
+# how quantisers name integers that hold several values, or none of the weight's (compressed-tensors, GPTQ, AWQ)
+_PACKED = re.compile(r"(?:_packed|\.qweight|\.qzeros|\.g_idx)$")
+
+
 def strided(e: Entry, read: Callable[[int, int], bytes]) -> dict[str, Any]:
     """One strided tensor, read band by band; ``read`` gives bytes [a, b) of it."""
     element = ELEMENTS[e.dtype]
@@ -27,6 +32,9 @@ def strided(e: Entry, read: Callable[[int, int], bytes]) -> dict[str, Any]:
     count = math.prod(e.shape)
     out: dict[str, Any] = {"name": e.name, "dtype": e.dtype, "shape": list(e.shape), "layout": "strided",
                            "elements": count, "bytes": e.end - e.begin}  # fmt: skip
+    if e.dtype[0] in "UI" and _PACKED.search(e.name):
+        out["note"] = "several quantised values share each of its integers: its zeros are not zeros of the weight"
+        return out
     if not element.number:
         out["note"] = f"{e.dtype} is packed or a scale: its zeros are not zeros of the weight"
         return out
@@ -100,7 +108,7 @@ def bitmask(m: mmap.mmap, group: dict[str, Entry]) -> dict[str, Any]:
     cols = wide * 8
     if "shape" in group:
         s = group["shape"]
-        if not ELEMENTS[s.dtype].storage.startswith(("<i", "<u", "u1", "i1")) or s.end - s.begin > 64:
+        if s.dtype[0] not in "UI" or s.end - s.begin > 64:
             raise IngestError(f"{where}: its shape must be two whole numbers, not {s.dtype} {list(s.shape)}")
         shape = np.frombuffer(m[s.begin : s.end], ELEMENTS[s.dtype].storage).tolist()
         if len(shape) != 2 or shape[0] != rows or not 0 <= wide * 8 - shape[1] < 8:
