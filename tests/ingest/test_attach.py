@@ -10,12 +10,13 @@ import sys
 import threading
 import time
 
+import msgspec
 import pytest
 import typer
 from typer.testing import CliRunner
 
-from sparsetui.cli.attach import attach, render
-from sparsetui.ingest.attach import NoProcess, Snapshot, Watch
+from sparsetui.cli.attach import _come_and_go, attach, render
+from sparsetui.ingest.attach import Life, NoProcess, Snapshot, Watch
 from sparsetui.ingest.samplers import Perf, PySpy, Tally, table
 from sparsetui.ingest.samplers.base import Frame, Stack
 from sparsetui.ingest.samplers.proc import children, who
@@ -132,6 +133,23 @@ def test_workers_that_a_pool_replaces_are_followed(start):
     assert len(os.listdir("/proc/self/fd")) <= held + 4, "the symbols of shared files are kept, and nothing else"
     told = render(last)
     assert any(line.startswith(f"{ended[-1].pid} ended after ") for line in told)
+
+
+def test_who_comes_and_who_ends_is_said_once(start, capsys):
+    seen = perf_only(start(LOOP).pid).snapshot()
+    known = {life.pid: life for life in seen.lives}
+    worker = Life(70001, "worker \x1b[31m", 2.0)
+    ended = msgspec.structs.replace(worker, ended_s=3.5)
+    for lives in ([worker], [worker], [ended], [ended], [Life(70001, "another of the same number", 9.0)]):
+        _come_and_go(msgspec.structs.replace(seen, lives=(*seen.lives, *lives)), known)
+    assert capsys.readouterr().err.splitlines() == [
+        "watching 70001 too: worker \\x1b[31m",
+        "70001 ended after 1.5 s: worker \\x1b[31m",
+        "watching 70001 too: another of the same number",
+    ]
+    many = tuple(Life(80000 + i, "w", 1.0) for i in range(30))
+    _come_and_go(msgspec.structs.replace(seen, lives=(*seen.lives, *many)), known)
+    assert capsys.readouterr().err.splitlines()[-1] == "… and 22 more came or ended"
 
 
 def test_a_pool_whose_master_ends_is_watched_until_the_last_worker_has(start):
