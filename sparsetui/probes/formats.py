@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, Hashable, Iterator, List, Optional, Tupl
 
 import torch
 
-from . import identity, pruning, tensors
+from . import identity, pruning, tensors, walk
 from .clock import Conditions
 from .context import Context
 from .energy import meter
@@ -73,6 +73,9 @@ class Layer:
                 "work": self.work}  # fmt: skip
 
 
+_FUSED = (torch.nn.MultiheadAttention, torch.nn.TransformerEncoderLayer, torch.nn.TransformerEncoder)
+
+
 class _Scout(ProductRewrite):
     """Changes nothing; notes every product of one steady step that has a constant weight."""
 
@@ -83,7 +86,9 @@ class _Scout(ProductRewrite):
                 self.allowed.pop(k, None)
         self.layers: Dict[Hashable, Layer] = {}
 
-    def find(self, call: Call) -> Tuple[int, Optional[Twin]]:
+    def find(self, call: Call, sides: Tuple[int, ...] = (0, 1)) -> Tuple[int, Optional[Twin]]:
+        if len(sides) < 2:
+            return 0, None  # one matrix of a batch is no layer of its own
         for side, w, other in ((1, call.right, call.left), (0, call.left, call.right)):
             keys = identity.storages(w)
             if (w.dim() != 2 or other.dim() > 2 or tensors.is_sparse(other) or not keys or not w.is_floating_point()
@@ -105,13 +110,9 @@ class Bench:
 
     def __init__(self, ctx: Context, most: int = _MOST_LAYERS) -> None:
         self.ctx = ctx
-        self.unfused = False
+        # fused attention layers hide their products; a sparse weight could not take that path anyway
+        self.unfused = any(isinstance(m, _FUSED) for m in walk.held_objects(ctx.fn)) and hasattr(torch.backends, "mha")
         scout, seen = self._scout()
-        if not scout.layers and hasattr(torch.backends, "mha"):
-            self.unfused = (
-                True  # fused encoder layers hide their products; a sparse weight could not take that path anyway
-            )
-            scout, seen = self._scout()
         for layer in scout.layers.values():
             layer.settle(seen)
         hot = sorted(scout.layers.items(), key=lambda kv: -kv[1].work)[:most]

@@ -68,7 +68,7 @@ def row(name: str, t: torch.Tensor, pattern: Optional[Tuple[int, int]]) -> Dict[
     if t.numel() == 0 or t.device.type == "meta" or lay not in tensors.SPARSE | {"strided"}:
         return out
     vals = tensors.values(t)
-    # entries that no arithmetic at this dtype could tell from zero next to the largest one count as zeros too
+    # entries that no arithmetic could tell from zero next to the largest one count as zeros too
     nonzero, tiny = _counts(vals)
     out["tiny"] = tiny
     out["finite"] = bool(torch.isfinite(vals).all()) if vals.is_floating_point() or vals.is_complex() else True
@@ -104,7 +104,7 @@ def _places(t: torch.Tensor) -> int:
 
 
 def _counts(vals: torch.Tensor) -> Tuple[int, int]:
-    """(non-zero entries, entries that are not zero yet below the dtype's resolution of the largest magnitude)."""
+    """(non-zero entries, entries that are not zero yet below the resolution of the largest magnitude (see tensors.telling))."""
     if vals.numel() == 0:
         return 0, 0
     nonzero = int(torch.count_nonzero(vals))

@@ -1,4 +1,5 @@
-"""The base of our dispatch modes: it keeps the compiler out of the handlers without importing the compiler.
+"""The base of our dispatch modes: it keeps the compiler out of the handlers without importing the compiler, and has attention
+layers run op by op.
 
 torch wraps ``__torch_dispatch__`` of every mode in ``torch._disable_dynamo``, whose first call imports all of ``torch._dynamo``: a
 second or more in each process, for code that compiles nothing. Here the wrapping waits until something else has loaded it.
@@ -28,4 +29,20 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if "torch._dynamo" in sys.modules and "_kept_from_dynamo" not in cls.__dict__:
             setattr(cls, "__torch_dispatch__", torch._disable_dynamo(cls.__torch_dispatch__, recursive=True))  # type: ignore[attr-defined]  # noqa: B010
             setattr(cls, "_kept_from_dynamo", True)  # noqa: B010
+        # attention has a path that runs a whole layer as one op, where no product shows: under a mode it takes the other
+        self._fast = _fast_path(False)
         return super().__enter__()  # type: ignore[no-untyped-call]
+
+    def __exit__(self, *why: Any) -> Any:
+        _fast_path(self._fast)
+        return super().__exit__(*why)  # type: ignore[no-untyped-call]
+
+
+def _fast_path(on: bool) -> bool:
+    """Switch the fused path of attention layers on or off; returns how it was. Before torch 2.1 there is no switch."""
+    mha = getattr(torch.backends, "mha", None)
+    if mha is None:
+        return True
+    before = bool(mha.get_fastpath_enabled())
+    mha.set_fastpath_enabled(on)
+    return before

@@ -103,14 +103,15 @@ def nonzeros(t: torch.Tensor) -> int:
 
 
 def telling(vals: torch.Tensor) -> torch.Tensor:
-    """Mask of the values that count: not zero, nor, in floating dtypes, below the dtype's resolution of the largest one."""
+    """Mask of the values that count: not zero, nor below the resolution of their dtype, or of float32 where that is finer, of
+    the largest one. Half precision resolves so little that weights which matter would pass for zeros."""
     if vals.numel() == 0 or not (vals.is_floating_point() or vals.is_complex()):
         return vals != 0
     mag = vals.abs()
     top = mag.max()
     if not bool(torch.isfinite(top)):
         return vals != 0
-    return mag > top * torch.finfo(vals.dtype).eps
+    return mag > top * min(torch.finfo(vals.dtype).eps, torch.finfo(torch.float32).eps)
 
 
 def zero_fraction(t: torch.Tensor) -> float:

@@ -118,6 +118,8 @@ def _children(name: str, obj: Any, put: Callable[[Any], bool]) -> List[Tuple[str
         if isinstance(obj.__self__, type):
             out += _of_class(dot, obj.__self__)
         out.append((dot + obj.__func__.__name__, obj.__func__, _nowhere))
+    elif isinstance(obj, types.BuiltinMethodType):  # tensor.matmul, generator.send
+        out.append((name, obj.__self__, _nowhere))
     elif isinstance(obj, types.FunctionType):
         out += _function(dot, obj)
     elif isinstance(obj, types.GeneratorType) and obj.gi_frame is not None:

@@ -138,6 +138,11 @@ def _loop(replica: Replica, args: dict[str, Any], deadline_s: float, cancel: thr
         return
 
 
+def unheld(census: Mapping[str, Any]) -> bool:
+    """Whether the step used matrices that no walk over what is held had found."""
+    return any(not c["name"] and len(c["shape"]) >= 2 for c in census.get("constants", ()) if not c.get("mutated"))
+
+
 def output_drift(failing: Mapping[str, Any], comparator: Mapping[str, Any]) -> tuple[Number, str]:
     """Relative L2 distance of the outputs, ‖failing − comparator‖ / ‖comparator‖, over inputs; with a range over inputs."""
     if failing["shapes"] != comparator["shapes"]:

@@ -458,3 +458,13 @@ def test_torchscript(replica, how):
     names = {x["weight"]["name"] for x in r.ask("census", steps=3)["rows"] if x["weight"]}
     assert names == {"0.weight", "2.weight"}
     assert {x["name"] for x in r.ask("inventory")["tensors"]} >= {"0.weight", "0.bias", "2.weight", "2.bias"}
+
+
+def test_an_attention_layer_on_its_fast_path_shows_its_products(replica):
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True).eval()
+    with torch.no_grad():
+        layer.linear1.weight.mul_(torch.rand(32, 16) < 0.1)
+    before = torch.backends.mha.get_fastpath_enabled()
+    rows = replica(layer, (torch.randn(2, 5, 16),)).ask("census", steps=2)["rows"]
+    assert "linear1.weight" in {row["weight"]["name"] for row in rows if row.get("weight")}
+    assert torch.backends.mha.get_fastpath_enabled() is before

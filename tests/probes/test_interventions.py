@@ -90,6 +90,11 @@ PRESENT = {
         lambda w: lambda x: w @ x.t(),
         lambda w: lambda x: F.linear(x, w),
         lambda w: lambda x: torch.mv(w, x[0]),
+        lambda w: lambda x: torch.bmm(x.expand(3, -1, -1), w.expand(3, -1, -1)),
+        lambda w: lambda x: torch.bmm(w[None], x.t()[None]),
+        lambda w: lambda x: torch.bmm(w.expand(2, -1, -1), torch.stack([x.t(), 2 * x.t()])),
+        lambda w: (lambda s: lambda x: torch.bmm(x.expand(2, -1, -1), s))(torch.stack([w, 2 * w.t()])),
+        lambda w: (lambda s: lambda x: torch.bmm(s, x.t().expand(2, -1, -1)))(torch.stack([w, 2 * w.t()])),
     ],
     "dense-twin": [
         lambda w: (lambda s: lambda x: s @ x.t())(w.to_sparse_csr()),

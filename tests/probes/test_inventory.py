@@ -68,10 +68,12 @@ def test_stored_zeros_and_tiny_values():
     assert (got["stored"], got["stored_zeros"], got["stored_tiny"]) == (4, 1, 1)
 
 
-def test_tiny_is_told_at_the_dtype():
-    t = torch.tensor([[1.0, 1e-4]], dtype=torch.float64)
+def test_tiny_is_told_at_the_dtype_and_never_coarser_than_float32():
+    t = torch.tensor([[1.0, 1e-8]], dtype=torch.float64)
     assert row(t)["tiny"] == 0
+    assert row(t.to(torch.float32))["tiny"] == 1
     assert row(t.to(torch.bfloat16))["tiny"] == 1
+    assert row(torch.tensor([[1.0, 1e-4]], dtype=torch.bfloat16))["tiny"] == 0
 
 
 def test_a_nan_hides_no_tiny_values():
@@ -317,3 +319,14 @@ def test_replacing_reaches_every_holder():
     assert box["a"].layout == torch.strided
     assert box["p"] is m.weight
     assert isinstance(m.weight, torch.nn.Parameter)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+def test_small_weights_of_a_coarse_dtype_are_no_zeros(replica, dtype):
+    w = torch.linspace(1e-4, 1.0, 4096).reshape(64, 64)
+    w[0, :8] = 1e-9
+    w[1] = 0
+    layer = torch.nn.Linear(64, 64, bias=False)
+    layer.weight = torch.nn.Parameter(w.to(dtype))
+    found = replica(layer, (torch.randn(2, 64, dtype=dtype),)).ask("inventory")["tensors"][0]
+    assert found["zeros"] == pytest.approx((64 + 8) / 4096)

@@ -100,3 +100,6 @@ def test_what_a_generator_holds_is_found_and_said_not_to_be_replaced():
     step = lambda x: next(running)  # noqa: E731
     assert [n.rpartition(".")[2] for n, _ in held_tensors(step)] == ["weight"]
     assert replace_tensors(step, lambda t: 2 * t) == 0
+    assert len(held_tensors(running.send)) == 1
+    assert len(held_tensors(torch.ones(2).matmul)) == 1
+    assert held_tensors(torch.matmul) == []

@@ -278,3 +278,24 @@ def test_a_saved_session_can_be_gone_on_with(slow: Any, folder: Path) -> None:
         assert heard[-1].state.id == result["session"]
     finally:
         run.close()
+
+
+def test_a_weight_that_only_running_the_step_shows_is_in_the_inventory(tmp_path: Path) -> None:
+    code = tmp_path / "held.py"
+    code.write_text(
+        "import itertools, torch\n"
+        "def build():\n"
+        "    endless = itertools.repeat(torch.eye(64).to_sparse_csr())\n"
+        "    return lambda x: next(endless) @ x.t()\n"
+    )
+    path = tmp_path / "w.toml"
+    path.write_text(
+        '[failing]\nentry = "held.py:build"\n[comparator]\nentry = "held.py:build"\n[inputs]\nshape = [4, 64]\n'
+    )
+    run = Investigation(load(path), Store(tmp_path / "sessions"), budget_s=8)
+    try:
+        run.run_stage("lowering")
+        found = run.lab.payloads[("inventory", "failing")]["tensors"]
+    finally:
+        run.close()
+    assert [(t["layout"], t["nnz"]) for t in found] == [("csr", 64)]

@@ -13,8 +13,11 @@ from .products import Twin, rewrites, sparsest
 
 
 def _make(w: torch.Tensor, side: int) -> Optional[Twin]:
-    if w.dim() != 2 or w.layout != torch.strided or not w.is_floating_point() or not sparsest(w):
+    if w.dim() not in (2, 3) or w.layout != torch.strided or not w.is_floating_point() or not sparsest(w):
         return None
+    if w.dim() == 3:  # a stack of matrices (experts): each on its own
+        each = tuple(tensors.compressed(m if side == 0 else m.t(), "csr") for m in w)
+        return Twin(each[0], transposed=side == 1, batch=each)
     if side == 0:
         return Twin(tensors.compressed(w, "csr"))
     return Twin(tensors.compressed(w.t(), "csr"), transposed=True)

@@ -6,7 +6,7 @@ twins: an operand made afresh on each step would have to be converted on each st
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Hashable, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, Hashable, List, NamedTuple, Optional, Tuple
 
 import torch
 
@@ -61,6 +61,36 @@ def take_apart(name: str, args: Any, kwargs: Dict[str, Any]) -> Optional[Call]:
     return None
 
 
+class _Plain(NamedTuple):
+    """A batched product one of whose sides is a single matrix, expanded over the batch, as the plain product that it is.
+    ``first`` has that matrix where it belongs, and the other side's first."""
+
+    call: Call
+    first: Call
+    right: bool  # whether the single matrix is the right one
+
+    def run(self, product: Callable[[Call], torch.Tensor]) -> torch.Tensor:
+        left, right = self.call.left, self.call.right
+        b, rows, columns = left.shape[0], left.shape[1], right.shape[2]
+        if self.right:
+            out = product(self.call._replace(left=left.reshape(b * rows, left.shape[2]), right=right[0]))
+            return out.reshape(b, rows, columns)
+        wide = right.permute(1, 0, 2).reshape(right.shape[1], b * columns)
+        return product(self.call._replace(left=left[0], right=wide)).reshape(rows, b, columns).permute(1, 0, 2)
+
+
+def _unbatched(call: Call) -> List[_Plain]:
+    left, right = call.left, call.right
+    if left.dim() != 3 or right.dim() != 3 or tensors.is_sparse(left) or tensors.is_sparse(right) or not left.shape[0]:
+        return []
+    first = call._replace(left=left[0], right=right[0])
+    return [_Plain(call, first, at) for at, t in ((True, right), (False, left)) if _single(t)]
+
+
+def _single(t: torch.Tensor) -> bool:
+    return t.shape[0] == 1 or t.stride(0) == 0
+
+
 def constants(ctx: Context) -> Dict[int, torch.Tensor]:
     """Storage key -> tensor of the model's constants, sparse ones with all their parts; found by a short census where none
     was taken here. Whoever keeps the keys has to keep the tensors too: the key of a dead storage is given to another."""
@@ -105,11 +135,12 @@ class ProductRewrite:
             call = take_apart(name, args, kwargs)
             if call is None:
                 return NotImplemented
-            side, twin = self.find(call)
+            plain = next((p for p in _unbatched(call) if self.find(p.first, (int(p.right),))[1] is not None), None)
+            side, twin = self.find(call) if plain is None else self.find(plain.first, (int(plain.right),))
             if twin is None or not active:
                 return NotImplemented
             try:
-                out = self.run(call, side, twin)
+                out = self.run(call, side, twin) if plain is None else plain.run(lambda c: self.run(c, side, twin))
             except RuntimeError as e:  # this build has no such kernel for the twin: the original op it stays
                 self._give_up(twin, e)
                 return NotImplemented
@@ -119,9 +150,9 @@ class ProductRewrite:
 
         return handle
 
-    def find(self, call: Call) -> Tuple[int, Optional[Twin]]:
+    def find(self, call: Call, sides: Tuple[int, ...] = (0, 1)) -> Tuple[int, Optional[Twin]]:
         for side, w, other in ((0, call.left, call.right), (1, call.right, call.left)):
-            if tensors.is_sparse(other):
+            if side not in sides or tensors.is_sparse(other):
                 continue
             keys = identity.storages(w)
             if not keys or any(k not in self.allowed for k in keys):
@@ -168,7 +199,9 @@ class ProductRewrite:
             left, right = (x if tensors.is_sparse(x) else x.to(m.dtype) for x in (call.left, call.right))
             acc = None if call.acc is None else call.acc.to(m.dtype)
             return self.run(call._replace(left=left, right=right, acc=acc), side, twin._replace(cast=False)).to(dtype)
-        if twin.batch:
+        if twin.batch and twin.transposed:
+            out = torch.stack([torch.mm(one, call.left[i].t()).t() for i, one in enumerate(twin.batch)])
+        elif twin.batch:
             out = torch.stack([torch.mm(one, call.right[i]) for i, one in enumerate(twin.batch)])
         elif call.left.dim() == 3:
             left, right = (m, call.right) if side == 0 else (call.left, m)
