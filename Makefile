@@ -32,7 +32,7 @@ bench: $(READY)
 accuracy: $(READY)
 	@$(BIN)/python -m bench.accuracy
 
-# The README's pictures, by the real app on the newest saved session of the first drill.
+# The README's pictures, by the real app on the worked examples in sessions/.
 screenshots: $(READY)
 	@$(BIN)/python -m bench.screenshots
 

@@ -1,10 +1,10 @@
-"""``make screenshots``: the README's pictures, drawn by the real app on a real saved session.
+"""``make screenshots``: the README's pictures, drawn by the real app on real saved sessions.
 
-    python -m bench.screenshots [SESSION]
+    python -m bench.screenshots [SESSION [SESSION]]
 
-SESSION is a session's folder or id; without one, the newest saved session of the first drill, and where there is none that drill
-is investigated first. The session is copied into a folder of its own, so that home shows it and nothing else of this host, and
-is opened read-only: the pictures hold what was measured and nothing is run for them.
+A SESSION is a session's folder or id. The first is pictured as a case: its stages, its memo, its charts; on the second, the way
+down from a finding. Without any they are the two worked examples in ``sessions``. They are copied into a folder of their own, so
+that home shows them and nothing else of this host, and are opened read-only: what was measured is shown, and nothing is run.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
+
+from textual.pilot import Pilot
 
 from sparsetui.flow import ORDER
 from sparsetui.session.store import Store, default_root
@@ -27,39 +29,24 @@ _SETTLE_S = 0.05
 _FONTS = re.compile(r"\s*@font-face\s*\{.*?\}", re.DOTALL)
 
 
-def session_folder(wanted: str | None) -> Path:
-    """The folder of the session to draw."""
+def folders(wanted: list[str]) -> tuple[Path, Path]:
+    """The folders of the sessions to draw: of the case, and of the way down."""
+    if not wanted:
+        return ROOT / "sessions" / "example-wrong-orientation", ROOT / "sessions" / "example-format-conversion"
     store = Store(default_root())
-    if wanted is not None:
-        return Path(store.open(wanted).path)
-    from sparsetui.workload.drills import catalogue
-    from sparsetui.workload.spec import load
-
-    drill = catalogue.get(None)
-    name = load(drill.workload).name
-    saved = [s for s in store.list() if s.workload == name and s.status == "fault" and not s.interrupted]
-    if saved:
-        return Path(max(saved, key=lambda s: s.updated).path)
-    from sparsetui.runner.investigation import Investigation
-
-    print(f"no saved session of {drill.name}: investigating it, up to {drill.budget_s:g} s", file=sys.stderr)
-    catalogue.prepare(lambda text: print(text, file=sys.stderr))
-    run = Investigation(load(drill.workload), store, budget_s=drill.budget_s)
-    try:
-        run.run_all()
-        return Path(store.open(run.state().id).path)
-    finally:
-        run.close()
+    found = [Path(store.find(w)) for w in wanted]
+    return found[0], found[-1]
 
 
-async def draw(folder: Path) -> None:
+async def draw(case: Path, down: Path) -> None:
     with tempfile.TemporaryDirectory() as place:
-        copy = Path(place) / "sessions" / folder.name
-        shutil.copytree(folder, copy)
-        home = SparseApp(Store(copy.parent), readonly=True, depth="true")
+        store = Store(Path(place) / "sessions")
+        for folder in {case, down}:
+            shutil.copytree(folder, store.root / folder.name)
+        home = SparseApp(store, readonly=True, depth="true")
         async with home.run_test(size=SIZE) as pilot:
             await shoot(home, pilot, "home")
-        app = SparseApp(Store(copy.parent), start={"session": str(copy)}, readonly=True, depth="true")
+        app = opened(store, case)
         async with app.run_test(size=SIZE) as pilot:
             await pilot.pause(_SETTLE_S)
             result = app.desk.state.result
@@ -70,17 +57,37 @@ async def draw(folder: Path) -> None:
             await shoot(app, pilot, "memo")
             await pilot.press("escape", "V")
             await shoot(app, pilot, "charts")
-            await pilot.press("escape", "v", "enter")
-            for _ in range(4):
-                await pilot.pause(_SETTLE_S)
-            await pilot.press("enter")  # the finding's first op: its stack, and what is nested in it
+        app.desk.close()
+        app = opened(store, down)
+        async with app.run_test(size=SIZE) as pilot:
+            await settled(pilot)
+            for key in (
+                "v",
+                "enter",
+                "enter",
+            ):  # the findings, the ops of the first, its stack and what is nested in it
+                await pilot.press(key)
+                await settled(pilot)
             await shoot(app, pilot, "evidence")
         app.desk.close()
 
 
-async def shoot(app: SparseApp, pilot: object, name: str) -> None:
-    for _ in range(4):  # what a screen starts on mount has come and been painted
-        await pilot.pause(_SETTLE_S)  # type: ignore[attr-defined]
+def opened(store: Store, folder: Path) -> SparseApp:
+    return SparseApp(store, start={"session": str(store.root / folder.name)}, readonly=True, depth="true")
+
+
+async def settled(pilot: Pilot[int]) -> None:
+    """What a screen starts on mount has come and been painted."""
+    for _ in range(4):
+        await pilot.pause()
+        await pilot.pause(_SETTLE_S)
+
+
+async def shoot(app: SparseApp, pilot: Pilot[int], name: str) -> None:
+    await settled(pilot)
+    if app.sheet is not None:
+        app.sheet.note("")  # a remark of the moment
+        await settled(pilot)
     path = TARGET / f"{name}.svg"
     # the picture must not fetch a font from elsewhere when it is looked at
     svg = _FONTS.sub("", app.export_screenshot(title="sparsetui")).replace("Fira Code", "ui-monospace, Menlo, Consolas")
@@ -89,9 +96,8 @@ async def shoot(app: SparseApp, pilot: object, name: str) -> None:
 
 
 def main() -> int:
-    folder = session_folder(sys.argv[1] if len(sys.argv) > 1 else None)
     TARGET.mkdir(parents=True, exist_ok=True)
-    asyncio.run(draw(folder))
+    asyncio.run(draw(*folders(sys.argv[1:3])))
     return 0
 
 

@@ -196,7 +196,7 @@ def budget_notes(budget: RegressionBudget, findings: Sequence[Finding] = ()) -> 
     for b in budget.lines:
         if b.mechanism != UNEXPLAINED and b.share.value is not None and b.share.value > 1:
             within = b.share.ci is not None and b.share.ci[0] <= 1
-            said = "its interval reaches down to the whole" if within else target
+            said = "within its interval, it closes all of it" if within else target
             notes.append(f"{b.mechanism} gains more than the gap: {said}")
     if any(alone_share(b, findings) is not None for b in budget.lines):
         notes.append("adds: what is left for it after the stages before it; alone: what removing nothing else closes")

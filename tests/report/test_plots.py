@@ -161,7 +161,7 @@ def test_a_recording_that_gives_no_interval_is_no_remainder() -> None:
     [
         ("regression", (1.1, 1.3), "gains more than the gap: the comparator pays elsewhere"),
         ("missing-speedup", (1.1, 1.3), "gains more than the gap: it beats its ideal elsewhere"),
-        ("regression", (0.9, 1.4), "gains more than the gap: its interval reaches down to the whole"),
+        ("regression", (0.9, 1.4), "gains more than the gap: within its interval, it closes all of it"),
     ],
 )
 def test_a_share_over_the_whole_is_explained(question: Any, ci: tuple[float, float], said: str) -> None:
