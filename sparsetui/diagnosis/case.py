@@ -141,7 +141,7 @@ class Case:
         """
         formed: dict[str, Payload] = {}  # by name, the form with the most zeros that a product takes
         used: set[str] = set()
-        loose: dict[tuple[str, tuple[int, ...]], Payload] = {}  # held where no walk finds it: known by where it is used
+        loose: dict[tuple[str, int], Payload] = {}  # held where no walk finds it: known by where it is used
         for r in self.products(variant):
             w = r["weight"]
             if w["name"]:
@@ -149,12 +149,12 @@ class Case:
                 if w["name"] not in formed or w["zeros"] > formed[w["name"]]["zeros"]:
                     formed[w["name"]] = w
             elif w["const"] and not w["derived"]:
-                loose.setdefault((str(r["place"]), tuple(w["shape"])), w)
+                loose.setdefault((str(r["place"]), int(w.get("number", 0))), w)
         for w in self.lookups(variant):  # often left as they are on purpose: only what masks them tells anything
             if w["name"] and w["derived"] and (w["name"] not in formed or w["zeros"] > formed[w["name"]]["zeros"]):
                 formed[w["name"]] = w
-        for (place, shape), w in loose.items():
-            yield place, float(w["zeros"]), {**w, "numel": math.prod(shape)}
+        for (place, number), w in loose.items():
+            yield f"{place} #{number}", float(w["zeros"]), {**w, "numel": math.prod(w["shape"])}
         for c in self.census.get(variant, {}).get(
             "constants", ()
         ):  # weights that the step itself trains are weights too

@@ -131,7 +131,7 @@ class CensusMode(Mode):  # type: ignore[no-untyped-call]
         shapes = tuple((tuple(t.shape), tensors.dtype(t)) for t in ins[:4])
         k = (name, self.owners.current(), self.owners.place(), backward, tuple(layouts[:4]), shapes,
              tuple(None if c is None else (c.name, c.derived) for c in consts[:4]),
-             self._zeros_of_slices(ins, consts) if fam in ("product", "conv", "recurrent") else ())  # fmt: skip
+             self._apart(ins, consts) if fam in ("product", "conv", "recurrent") else ())  # fmt: skip
         row = self.rows.get(k)
         if row is None:
             if len(self.rows) >= _MAX_ROWS:
@@ -185,11 +185,15 @@ class CensusMode(Mode):  # type: ignore[no-untyped-call]
             row["source"] = dict(tensors.describe(ins[0]), nnz=_nnz(ins[0]))
         return row
 
-    def _zeros_of_slices(self, ins: List[torch.Tensor], consts: List[Optional[Constant]]) -> Tuple[float, ...]:
-        """Zero fractions, to a tenth, of operands that are parts of a constant: parts of one stacked weight are alike in all
-        else, and one may have been left out of the pruning."""
-        return tuple(round(_zeros(t, c), 1) for t, c in zip(ins[:4], consts)
-                     if c is not None and not c.derived and _weighty(t, c) and t.numel() != c.tensor.numel())  # fmt: skip
+    def _apart(self, ins: List[torch.Tensor], consts: List[Optional[Constant]]) -> Tuple[float, ...]:
+        """What tells constants apart that are alike in all else, one of which may have been left out of the pruning: of parts
+        of one stacked weight their zero fractions, to a tenth; of those without a name their number."""
+        out: List[float] = []
+        for t, c in zip(ins[:4], consts):
+            if c is not None and not c.derived and _weighty(t, c):
+                out += [] if c.name else [c.number]
+                out += [round(_zeros(t, c), 1)] if t.numel() != c.tensor.numel() else []
+        return tuple(out)
 
     def _weight(self, t: torch.Tensor, c: Optional[Constant]) -> Dict[str, Any]:
         zeros = _zeros(t, c)
@@ -197,7 +201,7 @@ class CensusMode(Mode):  # type: ignore[no-untyped-call]
         return {"name": c.name if c else "", "derived": c.derived if c else "activation", "zeros": zeros,
                 "nnz": _nnz(t), "layout": tensors.layout(t), "dtype": tensors.dtype(t), "shape": list(t.shape),
                 "index_dtype": _index_dtype(t), "bytes": b, "eligible": eligible(t, zeros),
-                "const": c is not None}  # fmt: skip
+                "const": c is not None, "number": c.number if c is not None else 0}  # fmt: skip
 
 
 def _zeros(t: torch.Tensor, c: Optional[Constant]) -> float:

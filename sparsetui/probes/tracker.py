@@ -22,7 +22,7 @@ _REPEATABLE = {"copy_", "mul_", "masked_fill_", "fill_", "zero_", "set_", "clamp
 class Constant:
     """What the census knows of one constant operand."""
 
-    __slots__ = ("blank", "derived", "name", "source", "tensor", "version", "zeros")
+    __slots__ = ("blank", "derived", "name", "number", "source", "tensor", "version", "zeros")
 
     def __init__(
         self, name: str, tensor: torch.Tensor, derived: str, blank: bool = False, source: Optional[int] = None
@@ -32,6 +32,7 @@ class Constant:
             part = tensors.bytes_by_part(tensor)
             source = part["values"] + part["indices"]
         self.source = source  # bytes that it came out of
+        self.number = 0  # tells those without a name apart
         self.blank = blank  # made of numbers in this step (zeros, full): it says nothing of what it will hold
         self.zeros: Dict[Any, float] = {}  # by view: slices of one storage have zero fractions of their own
         self.version = tensors.version(tensor)
@@ -89,6 +90,7 @@ class Tracker:
             if t.layout == torch.strided and self._arrays and t.untyped_storage().data_ptr() in self._arrays:
                 return None
             c = self.constants[ident] = Constant(self.name(t, keys[0]), t, "")
+            c.number = len(self.constants)
             if t.layout != torch.strided:
                 self.constants.pop(keys[0], None)  # first seen through its values; the sparse tensor says more
                 self._sparse_of.setdefault(keys[0], c)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from sparsetui.diagnosis.case import Case, Trial
 from sparsetui.diagnosis.stats import ArmRound, Round
 from sparsetui.diagnosis.suspects import suspects
 from sparsetui.diagnosis.verdict import Judgement, judge
-from sparsetui.evidence.records import Evidence, Lock, Result, TimeTable
+from sparsetui.evidence.records import Evidence, Lock, Result, TimeTable, Unanswered
 from sparsetui.flow import BY_ID
 from sparsetui.runner import trials
 from sparsetui.runner.api import Listener
@@ -191,7 +192,10 @@ class Investigation(Recorded):
         faults = self.lab.faults or (self.lab.deaths if case.comparison is None else {})
         if faults:
             return judge_failed(case, faults)
-        return judge(case)
+        found = judge(case)
+        why, settle = "the budget was used up before it was looked at", "run again with a larger --budget"
+        late = [Unanswered(f"{m}: {question}", why, settle) for m, question in self.lab.skipped.items()]
+        return dataclasses.replace(found, unanswered=(*found.unanswered, *late))
 
     def _walk(self) -> None:
         from sparsetui.playbook.facts import flatten

@@ -59,6 +59,7 @@ class Lab:
         self.clock = clocking.Clock()
         self.first: dict[str, Replica] = {}
         self.faults: dict[str, Fault] = {}  # why a variant cannot be run on
+        self.skipped: dict[str, str] = {}  # mechanisms whose probe the budget left no time for, and what they ask
         self.deaths: dict[str, Fault] = {}  # the newest death of each variant, whatever it was doing
         self._hard_end: float | None = None
 
@@ -325,7 +326,9 @@ class Lab:
                 if m.late != late or have or (m.wants is not None and not m.wants(case)):
                     continue
                 if self.left < self.budget_s * (0.05 if late else 0.35):
-                    return
+                    self.skipped[m.id] = m.question
+                    continue
+                self.skipped.pop(m.id, None)
                 self.check_cancelled()
                 args: dict[str, Any] = {"seconds": self.budget_s / 30}
                 if m.arguments is not None:

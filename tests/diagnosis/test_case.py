@@ -36,7 +36,7 @@ def test_a_weight_that_is_masked_in_the_step_has_the_zeros_of_its_masked_form() 
 def test_a_weight_that_no_walk_finds_is_known_by_where_it_is_used() -> None:
     rows = [used("a", 0.9, (16, 16)), used("", 0.0, (32, 16), place="serving.py:41 run")]
     found = weights(rows, [held("a", 0.9, (16, 16)), held("constant@3", 0.0, (32, 16))])
-    assert found == {"a": 0.9, "serving.py:41 run": 0.0}
+    assert found == {"a": 0.9, "serving.py:41 run #0": 0.0}
 
 
 def test_a_table_that_is_masked_before_it_is_looked_up_has_the_zeros_of_its_masked_form() -> None:

@@ -278,6 +278,14 @@ def test_parts_of_one_weight_at_one_place_are_told_apart_by_their_zeros(replica)
     assert (zeros[0], zeros[-1]) == (0.0, 0.9)
 
 
+def test_weights_without_a_name_at_one_place_are_told_apart(replica):
+    import itertools
+
+    endless = itertools.cycle([mostly_zero(), torch.randn(16, 16)])  # held where no walk finds them
+    rows = replica(lambda x: [x @ next(endless) for _ in range(2)], (torch.randn(4, 16),)).rows("mm")
+    assert sorted(round(r["weight"]["zeros"], 1) for r in rows) == [0.0, 0.9]
+
+
 @pytest.mark.parametrize("how", ["embedding", "embedding_bag"])
 def test_a_masked_table_is_seen_where_it_is_looked_up(replica, how):
     table, mask = torch.randn(64, 16), torch.rand(64, 16) < 0.2

@@ -299,3 +299,15 @@ def test_a_weight_that_only_running_the_step_shows_is_in_the_inventory(tmp_path:
     finally:
         run.close()
     assert [(t["layout"], t["nnz"]) for t in found] == [("csr", 64)]
+
+
+def test_what_the_budget_left_no_time_for_is_said(tmp_path: Path) -> None:
+    run = Investigation(load(workload(tmp_path, "right")), Store(tmp_path / "sessions"), budget_s=8)
+    try:
+        run.lab.skipped["execution.memory-growth"] = "Does memory grow?"
+        asked = run.conclude().cannot_answer
+    finally:
+        run.close()
+    assert [(a.question, a.settle) for a in asked if a.question.startswith("execution.memory-growth")] == [
+        ("execution.memory-growth: Does memory grow?", "run again with a larger --budget")
+    ]

@@ -42,6 +42,9 @@ def _dense_gradient(case: Case, variant: str) -> Suspicion | None:
         for t in case.sparse_tensors(variant)
         if t.get("bytes") and len(t["shape"]) == 2
     }
+    for r in case.products(variant):  # made in the step, and held by nobody
+        if r.get("sparse_at") is not None and len(r["weight"]["shape"]) == 2:
+            sizes.setdefault(int(r["weight"]["bytes"]["dense"]), str(r["weight"]["name"] or r["place"]))
     rows = [r for r in case.rows(variant)
             if r.get("backward") and r["family"] == "product" and int(r["out_bytes"]) in sizes
             and not any(o["layout"] in SPARSE_LAYOUTS for o in r["outputs"])]  # fmt: skip

@@ -8,6 +8,7 @@ from sparsetui.diagnosis.mechanisms._common import (
     constant_work,
     count,
     decompression,
+    in_numel,
     out_numel,
     percent,
     places,
@@ -82,7 +83,8 @@ def _mask_recompute(case: Case, variant: str) -> Suspicion | None:
     least = weight_size(case, variant)
     unpacking = {id(r) for r in decompression(case, variant)}
     rows = [r for r in constant_work(case, variant)
-            if r["family"] in ("pointwise", "copy", "other") and out_numel(r) >= least > 0 and id(r) not in unpacking]  # fmt: skip
+            if r["family"] in ("pointwise", "copy", "other", "sort") and id(r) not in unpacking
+            and max(out_numel(r), in_numel(r) if r["family"] == "sort" else 0) >= least > 0]  # fmt: skip
     if not any(r["family"] == "pointwise" or str(r["op"]).rpartition("::")[2] in _SELECTS for r in rows):
         return None
     ms = total_ms(case, rows, variant)

@@ -1,4 +1,4 @@
-"""Elementwise work on constants (a weight times its mask) runs once."""
+"""Elementwise work on constants (a weight times its mask), and finding its threshold, runs once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .folding import fold
 
 
 def _wanted(family: str, name: str, ins: List[torch.Tensor]) -> bool:
-    return family in ("pointwise", "copy", "other")
+    return family in ("pointwise", "copy", "other", "sort")
 
 
 def _prepare(ctx: Context) -> Rewrites:

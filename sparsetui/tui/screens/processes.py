@@ -10,10 +10,13 @@ from textual.widget import Widget
 
 from sparsetui.evidence.text import clean
 from sparsetui.tui.actions import Action
-from sparsetui.tui.look import DIM, HEAD, ink
+from sparsetui.tui.look import DIM, ink
 from sparsetui.tui.screens.base import Sheet
-from sparsetui.tui.widgets.bars import Line
+from sparsetui.tui.widgets.bars import Panel
 from sparsetui.tui.widgets.table import Column, Row, Table
+from sparsetui.tui.wrapping import wrap
+
+_HINT = "Enter says what watching costs before it starts; the process is not changed. / finds a name or a PID."
 
 
 @dataclass(frozen=True)
@@ -68,14 +71,29 @@ class Processes(Sheet):
             title="running processes, Python first, the busiest first",
             empty="no process can be read here",
         )
-        yield Line(id="hint")
+        yield Panel(id="story", classes="frame", title="process")
+
+    def on_mount(self) -> None:
+        self.query_one("#story").can_focus = False
+        super().on_mount()
 
     def show(self) -> None:
         if self._listed is None:
             self._listed = self.app.watches.processes()
         self.query_one("#processes", Table).set_rows([_row(p) for p in self._listed])
-        hint = ink(" Enter says what watching costs before it starts; the process is not changed.  ", DIM)
-        self.query_one("#hint", Line).say(hint + ink("/", HEAD) + ink(" finds a name or a PID", DIM))
+        self._tell()
+
+    def on_table_picked(self) -> None:
+        self._tell()
+
+    def _tell(self) -> None:
+        """The whole command of the process under the cursor, which the list has to cut."""
+        panel, key = self.query_one("#story", Panel), self.query_one("#processes", Table).key
+        found = next((p for p in self._listed or () if str(p.pid) == key), None)
+        panel.set_title("process" if found is None else f"process {found.pid}")
+        width = max(20, panel.content_size.width)
+        said = wrap(clean(found.command, 1000), width)[:2] if found is not None else []
+        panel.set_lines([*said, *(ink(x, DIM) for x in wrap(_HINT, width))])
 
     def label(self, action: Action) -> str:
         return "watch" if action.id == "enter" else super().label(action)
@@ -97,6 +115,12 @@ class Processes(Sheet):
         self.redraw()
 
 
+def _short(command: str) -> str:
+    """The command without the folder of its program: what tells two services apart comes after it."""
+    program, space, rest = command.partition(" ")
+    return os.path.basename(program) + space + rest
+
+
 def _row(p: Process) -> Row:
     minutes, seconds = divmod(int(p.cpu_s), 60)
     style = "" if p.python else DIM
@@ -105,9 +129,9 @@ def _row(p: Process) -> Row:
         ink(clean(p.user, 20), style),
         f"{minutes}:{seconds:02d}",
         str(p.threads or "–"),
-        ink(clean(p.command, 400), style),
+        ink(clean(_short(p.command), 400), style),
     )
-    return Row(str(p.pid), cells, (p.pid, None, p.cpu_s, p.threads, None))
+    return Row(str(p.pid), cells, (p.pid, None, p.cpu_s, p.threads, None), hidden=clean(p.command, 1000))
 
 
 SCREEN = Processes
