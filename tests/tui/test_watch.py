@@ -12,7 +12,7 @@ from conftest import Opener, run
 from watched import PROCESSES, Held, Refused, Watched
 
 from sparsetui.session.store import Store
-from sparsetui.tui.screens.processes import running
+from sparsetui.tui.screens.processes import Process, running
 from sparsetui.tui.watching import Watching
 
 
@@ -147,5 +147,22 @@ def test_attaching_to_nothing_is_one_line(desktop: Opener) -> None:
             d.app.watches.offer([2**22 + 1])
             await d.settle()
             assert "does not exist" in d.note
+
+    run(body())
+
+
+def test_a_process_is_told_by_what_follows_its_program_and_in_full_below(desktop: Opener) -> None:
+    folder = "/srv/environments/of-a-long-name/ranker-2026-11/bin/"
+    command = f"{folder}python -u /srv/ranker/serving/main.py --model ranker --port 8080"
+
+    async def body() -> None:
+        async with desktop((80, 24)) as d:
+            d.app.watches.processes = lambda: [Process(4242, "serving", 5.0, 2, command, True)]
+            await d.press("H", "a")
+            table = d.app.sheet.query_one("#processes")
+            assert "python -u /srv/ranker/serving/main.py" in table.line_at(1).plain
+            assert d.app.sheet.query_one("#story").text().replace("\n", " ").startswith(command)
+            await d.press("slash", *"of-a-long", "enter")
+            assert [r.key for r in table.rows] == ["4242"], "the folder is found all the same"
 
     run(body())
