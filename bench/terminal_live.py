@@ -24,6 +24,7 @@ from bench.terminal import Screen, sparsetui, words
 Cells = tuple[str, str, str, str]  # what, value, beside, aim
 
 LIVE_S = 12.0
+KEYS = 40  # of which the slowest counts
 ENGINE = "engine/child.py"
 
 # What memray looks at: a program that allocates and frees in a loop from a few places, as a step of a service does.
@@ -47,6 +48,11 @@ def reached(folder: Path, phase: str) -> bool:
     return any(re.search(rb'"name":"%s[^{}]*"state":"started"' % phase.encode(), data) for data in ledgers)
 
 
+def ended(folder: Path) -> bool:
+    """Whether a run that writes below ``folder`` has come to its result."""
+    return any(b'"kind":"result"' in p.read_bytes() for p in folder.glob("sessions/*/ledger.jsonl"))
+
+
 def engine_of(app: psutil.Process) -> psutil.Process | None:
     """The process in which the app's investigation runs."""
     return next((p for p in app.children() if any(ENGINE in a for a in p.cmdline())), None)
@@ -64,7 +70,7 @@ def used(process: psutil.Process | None) -> float:
 
 
 def ours(repeats: int) -> Iterator[Cells]:
-    """The app: idle, and while the first drill runs."""
+    """The app: idle, while the first drill's clock runs, and its keys from the first phase of another run on."""
     for truecolour in (False, True):
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "sessions").mkdir()
@@ -80,10 +86,19 @@ def ours(repeats: int) -> Iterator[Cells]:
                 # the screen repaints changed cells only, so a word on it cannot be waited for: the ledger tells the phase
                 screen.until(lambda out, place=Path(folder): reached(place, "clock"))
                 yield from _live(screen, truecolour)
-                if not truecolour:
-                    yield _keys(screen, max(4, repeats))
             finally:
                 screen.close()
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "sessions").mkdir()
+        screen = Screen([sparsetui(), "drill"], Path(folder))
+        try:
+            screen.until(lambda out: b"quit" in words(out))
+            screen.read(1.5)
+            screen.press("R")
+            screen.until(lambda out: reached(Path(folder), "lock"))
+            yield _keys(screen, Path(folder), max(KEYS, repeats))
+        finally:
+            screen.close()
 
 
 def _live(screen: Screen, truecolour: bool) -> Iterator[Cells]:
@@ -100,18 +115,16 @@ def _live(screen: Screen, truecolour: bool) -> Iterator[Cells]:
         yield "live, CPU of the engine behind it", percent(behind), said, ""
 
 
-def _keys(screen: Screen, count: int) -> Cells:
-    took = []
-    for _ in range(count):
+def _keys(screen: Screen, folder: Path, most: int) -> Cells:
+    """Into the help and back, again and again, as long as the run lasts: two screens that are drawn whole."""
+    took: list[float] = []
+    while len(took) < most and not ended(folder):
         took.append(screen.answer("?", b"A key that cannot act"))
-        screen.press("\x1b")
-        screen.read(0.6)
-    return (
-        "live, a key is answered",
-        spread(took),
-        "? until the help is on the screen; the range in brackets",
-        "≤ 100 ms",
-    )
+        screen.read(0.25)
+        took.append(screen.answer("\x1b", b"dense-fallback"))
+        screen.read(0.25)
+    said = f"{len(took)} keys: ? until the help is there, Esc until it is gone; the range in brackets"
+    return "live, a key is answered", spread(took), said, "≤ 100 ms"
 
 
 def peer(repeats: int) -> Iterator[Cells]:
