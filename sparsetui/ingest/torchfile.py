@@ -103,12 +103,16 @@ def _stream(
         except ValueError:
             return out, False
         if "error" in head:
+            if "fault" in head:
+                raise IngestError(f"{path}: damaged, torch cannot read it: {clean(head['fault'], 200)}")
             if "Weights only load failed" in head["error"]:
+                named = f" ({clean(head['object'], 80)})" if "object" in head else ""
                 raise IngestError(
-                    f"{path}: holds objects other than tensors; only weights are read (weights_only=True), "
+                    f"{path}: holds objects other than tensors{named}; only weights are read (weights_only=True), "
                     "for opening the rest would run code of the file; save its state_dict alone"
                 )
-            raise IngestError(f"{path}: torch cannot read it: {clean(head['error'], 200)}")
+            cut = " (cut off?)" if head["error"].startswith("EOFError") else ""
+            raise IngestError(f"{path}: torch cannot read it: {clean(head['error'], 200)}{cut}")
         if "end" in head:
             if head.get("skipped"):
                 problems.append(f"{head['skipped']} tensors of a kind that cannot be read here were left out")

@@ -8,6 +8,7 @@ that torch refuses gives ``{"error": …}``.
 from __future__ import annotations
 
 import json
+import re
 import sys
 from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
@@ -55,6 +56,15 @@ def parts(t: Any) -> List[Tuple[str, Any]]:
     return [("values", t.int_repr() if t.is_quantized else t)]
 
 
+def refusal(text: str) -> Dict[str, str]:
+    """What torch's page of advice says of the file: ``object`` it would not load, else ``fault`` that it found."""
+    named = re.search(r"GLOBAL (\S{1,200})", text)
+    if named:
+        return {"object": named.group(1)}
+    told = text.partition("WeightsUnpickler error:")[2].strip().splitlines()
+    return {"fault": told[0][:200]} if told else {}
+
+
 def main(path: str, out: Any) -> None:
     import torch
 
@@ -69,7 +79,9 @@ def main(path: str, out: Any) -> None:
                 raise
             obj = torch.load(path, map_location="cpu", weights_only=True)  # the format before torch 1.6
     except Exception as e:  # whatever a file makes torch raise is the file's fault
-        line({"error": "%s: %s" % (type(e).__name__, (str(e).strip().splitlines() or [""])[0][:300])})
+        line(
+            {"error": "%s: %s" % (type(e).__name__, (str(e).strip().splitlines() or [""])[0][:300]), **refusal(str(e))}
+        )
         return
     seen: Dict[Any, str] = {}
     skipped = 0

@@ -276,6 +276,10 @@ for i in range(15):
 torch.save(nest, folder + "/lists.pt")
 torch.save({"w": torch.sparse_coo_tensor([[0], [5]], [1.0], (1 << 30, 1 << 30))}, folder + "/vast.pt")
 torch.save({"w": w, "n": 3}, folder + "/old.pt", _use_new_zipfile_serialization=False)
+class Evil:
+    def __reduce__(self):
+        return __import__("os").system, ("touch " + folder + "/ran",)
+torch.save({"w": w, "e": Evil()}, folder + "/evil.pt")
 """
 
 
@@ -302,6 +306,16 @@ def test_a_tensor_that_is_nearly_all_repetition_is_left_out(made: Path) -> None:
     assert kept["zeros"] == 1 - 1 / 8
     assert left["note"] == "left out: 4 bytes are stored for it, and its shape says 274877906944"
     assert "tensor 'wide' is left out" in told
+
+
+def test_damage_in_a_checkpoint_is_not_called_code(made: Path) -> None:
+    old = (made / "old.pt").read_bytes()
+    at = old.rindex(b"X")  # the code of one of its operations
+    assert "damaged, torch cannot read it" in refused(put(made, "hurt.pt", old[:at] + b"\xc8\xc8" + old[at + 2 :]))
+    assert "cut off?" in refused(put(made, "short.pt", old[: len(old) // 2]))
+    line = refused(made / "evil.pt")
+    assert "holds objects other than tensors (posix.system); only weights are read" in line
+    assert not (made / "ran").exists()
 
 
 def test_a_vast_sparse_tensor_costs_no_memory(made: Path) -> None:
