@@ -198,6 +198,18 @@ def test_no_color_writes_no_colour_and_sixteen_colours_no_more(start: Callable[.
     assert b"38;2;" in true.out
 
 
+def test_escape_alone_goes_back_and_an_arrow_is_one_key(start: Callable[..., Terminal]) -> None:
+    t = start()
+    t.press("?")
+    t.until(lambda: b"A key that cannot act" in t.out)
+    was = len(t.out)
+    t.press("\x1b")
+    t.until(lambda: b"Is what was loaded" in t.out[was:])
+    t.press("\x1b[B")
+    t.until(lambda: b"Do the zeros reach" in t.out[was:])
+    assert not t.ended
+
+
 def test_the_mouse_stays_with_the_terminal(start: Callable[..., Terminal]) -> None:
     t = start()
     assert b"\x1b[?1000h" not in t.out
