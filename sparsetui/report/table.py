@@ -58,7 +58,8 @@ def _verdict(f: Facts) -> list[str]:
     lines.append(f"{clean(v.mechanism)}  {v.confidence}{f', {clean(said)}' if said else ''}  proved by {f.proof(v)}")
     lines += [f"where {clean(w.module)} {clean(w.op)}".rstrip() for w in v.where[:3]]
     if len(v.where) > 3:
-        lines.append(f"      and {len(v.where) - 3} more places")
+        rest = len(v.where) - 3
+        lines.append(f"      and {rest} more place{'s' * (rest > 1)}")
     lines.append(f"owner {clean(v.owner)}  {clean(f.state.owners.get(v.owner or '', ''))}".rstrip())
     for word, text in (("fix", v.fix), ("way back", v.rollback)):
         if text:

@@ -19,7 +19,7 @@ _CLOCK_SHARE = 0.45  # of what is left after the passes, while there are suspect
 _NATIVE_FROM = 0.55  # of the budget that must still be left for the native pass to run before the clock
 _NATIVE_LEAST_S = 15.0  # with less than this, the three seconds that samplers take are better spent on rounds
 _TRIAL_S = 0.8  # the least that an intervention needs, before steps are slow
-_LATE_FROM = 0.05  # of the budget that must still be left for a late probe to run
+_LATE = 0.05  # of the budget: a round or a trial may take so much longer than it was thought to
 _GROWTH_S, _GROWTH_STEPS = 0.2, 48  # the calls, and the steps that the probe takes
 _KEEP_FOR_TAILS = 0.1  # of the budget: once the question is answered, tails may take time down to this
 _CLOSE_S = 0.5  # to fold, judge and write
@@ -70,7 +70,7 @@ def _interventions(lab: Lab, waiting: list[Suspect]) -> None:
 def _keep_s(lab: Lab) -> float:
     """Seconds that the clock and the interventions leave over: for looking for growth, which is a fault by itself, and to judge."""
     growth = sum(min(lab.budget_s / 30, _GROWTH_STEPS * lab.step_ms(v) / 1e3) for v in VARIANTS)
-    return max(_CLOSE_S, _LATE_FROM * lab.budget_s + _GROWTH_S + growth)
+    return max(_CLOSE_S, _LATE * lab.budget_s + _GROWTH_S + growth)
 
 
 def _cost(lab: Lab, s: Suspect) -> float:

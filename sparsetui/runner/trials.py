@@ -88,7 +88,7 @@ def sharpen(lab: Lab, waiting: list[Suspect], keep_s: float) -> None:
             if lab.left > keep_s:
                 lab.check_cancelled()
                 with lab.journal.phase(s.mechanism.stage, f"intervention {name}", f"{s.mechanism.id}: more cycles"):
-                    _try_one(lab, name, v, min(3.0, lab.left / len(found)), s)
+                    _try_one(lab, name, v, min(3.0, (lab.left - keep_s) / len(found)), s)
 
 
 def _tried(lab: Lab, waiting: list[Suspect]) -> Iterator[tuple[Suspect, str, str]]:

@@ -27,6 +27,8 @@ def glued(text: str) -> str:
 
 def wrap(text: str, width: int, **options: object) -> list[str]:
     """:func:`textwrap.wrap`, with figures kept whole where they fit a line; no text is one empty line."""
+    if text.isascii() and text.isprintable() and len(text) <= width and not options:
+        return [text.rstrip()]  # most are short, and a screen has dozens
     lines = textwrap.wrap(glued(text), max(1, width), **options)  # type: ignore[arg-type]
     return [line.replace(_GLUE, " ") for line in lines] or [""]
 

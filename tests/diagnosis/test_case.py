@@ -48,3 +48,9 @@ def test_a_table_that_was_never_pruned_is_no_gap_of_the_products_weights() -> No
     table = {"family": "copy", "lookup": used("table", 0.0, (64, 16))["weight"], "calls": 1, "ns": 1}
     rows = [table, used("w", 0.9, (16, 16))]
     assert weights(rows, [held("table", 0.0, (64, 16)), held("w", 0.9, (16, 16))]) == {"w": 0.9}
+
+
+def test_weights_without_a_name_count_once() -> None:
+    rows = [used("", 0.9, (16, 16), place="serving.py:41 run"), used("", 0.0, (16, 16), place="serving.py:42 run")]
+    found = weights(rows, [held("constant@0", 0.9, (16, 16)), held("constant@1", 0.0, (16, 16))])
+    assert found == {"serving.py:41 run #0": 0.9, "serving.py:42 run #0": 0.0}

@@ -25,7 +25,9 @@ def count(value: float, unit: str, n: int | None = None) -> Number:
 
 
 def tensor_places(names: Iterable[str]) -> tuple[Place, ...]:
-    return tuple(Place(module=n.rpartition(".")[0] or n, op=n.rpartition(".")[2]) for n in names)[:12]
+    """Of weights by their names; those without one are named by the line that uses them."""
+    split = ((n, "") if ":" in n else (n.rpartition(".")[0] or n, n.rpartition(".")[2]) for n in names)
+    return tuple(Place(module=module, op=op) for module, op in split)[:12]
 
 
 def total_ms(case: Case, rows: Iterable[Payload], variant: str) -> float:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from sparsetui.tui.desk import Desk
 
 NOTE_SECONDS = 8.0
+PAINT_S = 1 / 120
 
 
 def bindings_for(cls: type) -> list[Binding]:
@@ -64,6 +65,7 @@ class Sheet(Moving, Screen[None], inherit_bindings=False):
         self._sized = False  # nothing can be drawn before the first layout
         self._drawn = False  # and nothing is painted before that
         self._laying_out = False
+        self._painter: Timer | None = None
         self._drawn_of: tuple[object, ...] = ()
         # known before it is mounted: Textual would style the whole screen without them, and then once more with them
         self.add_class(*self._size_classes(), *([] if self.app.unicode else ["-ascii"]))
@@ -127,6 +129,13 @@ class Sheet(Moving, Screen[None], inherit_bindings=False):
         self._redraw_due = False
         self.redraw()
         self._drawn = self._drawn or self.is_current
+
+    @property
+    def _update_timer(self) -> Timer:
+        """What paints: it looks twice as often as Textual's, so that a key waits for it half as long."""
+        if self._painter is None:
+            self._painter = self.set_interval(PAINT_S, self._on_timer_update, name="screen_update", pause=True)
+        return self._painter
 
     def _refresh_layout(self, size: Size | None = None, scroll: bool = False) -> None:
         """Lay out; and paint, unless all of the screen is about to be painted anyway."""
