@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Dict, Hashable, List, Tuple
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from . import tensors
 
@@ -24,6 +25,11 @@ def storages(t: torch.Tensor) -> List[int]:
         return [] if k is None else [k]
     keys = [tensors.key(p) for p in tensors.parts(t).values()] if tensors.is_sparse(t) else []
     return [k for k in keys if k is not None]
+
+
+def weak(storage: Any) -> Any:
+    """A reference that keeps a storage's key from being given to another, but not its memory; ``expired()`` tells."""
+    return StorageWeakRef(storage)  # type: ignore[no-untyped-call]
 
 
 def identity(t: torch.Tensor) -> Hashable:

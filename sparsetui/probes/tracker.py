@@ -11,7 +11,6 @@ from typing import Any, Dict, Hashable, List, Optional, Set, Tuple
 
 import numpy as np
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from . import identity, tensors
 
@@ -58,7 +57,7 @@ class Tracker:
 
     def begin(self, inputs: Any) -> None:
         self._past = {k: r for k, r in self._past.items() if not r.expired()}
-        self._past.update({k: _weak(s) for k, s in self.fresh.items() if k not in self.derived})
+        self._past.update({k: identity.weak(s) for k, s in self.fresh.items() if k not in self.derived})
         self.fresh.clear()
         self.derived.clear()
         self.inputs = {k: t for t in tensors.flatten(inputs) for k in identity.storages(t)}
@@ -168,10 +167,6 @@ def _origin(consts: List[Constant], written: List[torch.Tensor]) -> Constant:
     if written and written[0].is_floating_point():
         told = [c for c in told if c.tensor.is_floating_point()] or told
     return max(told, key=lambda c: c.tensor.numel())
-
-
-def _weak(storage: Any) -> Any:
-    return StorageWeakRef(storage)  # type: ignore[no-untyped-call]
 
 
 def _storages(t: torch.Tensor) -> List[Tuple[int, Any]]:

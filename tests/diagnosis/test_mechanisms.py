@@ -176,6 +176,12 @@ def selected(how: str) -> Payload:
     return op(how, "copy", operand(const=True, name="w"), constant=True, origin="w", out=operand(shape=(64, 64)))
 
 
+def looked_up(table: int) -> Payload:
+    """A weight that is looked up by its codes in a table of values."""
+    values, codes = operand(const=True, name="w", shape=(table,)), operand(const=True, name="c", dtype="int32")
+    return op("index", "copy", values, codes, constant=True, origin="w", out=operand(shape=(64, 64)), out_bytes=16384)
+
+
 def flat(n: int = 48) -> list[float]:
     return [1e9] * n
 
@@ -346,6 +352,12 @@ SAMPLES = [
         "an input is widened, no weight",
     ),
     Sample(
+        "lowering.densified",
+        lambda: seen(looked_up(16), product("strided", w=weight("strided", derived="aten::index"))),
+        lambda: seen(looked_up(4096), product("strided", w=weight("strided", derived="aten::index"))),
+        "a part of a weight of that size is selected, not unpacked",
+    ),
+    Sample(
         "lowering.mask-recompute",
         lambda: seen(selected("index"), product("strided", w=weight("strided", derived="aten::index"))),
         lambda: seen(selected("clone"), product("strided", w=weight("strided", derived="aten::clone"))),
@@ -423,15 +435,15 @@ SAMPLES = [
     ),
     Sample(
         "scheduling.format-conversion",
-        lambda: seen(op("to_sparse_csr", "conversion", operand(const=True), constant=True)),
-        lambda: seen(op("to_sparse_csr", "conversion", operand(), constant=False)),
-        "the input itself is converted, which nobody can do once",
-    ),
-    Sample(
-        "scheduling.format-conversion",
         lambda: hidden_conversion(backward=False),
         lambda: hidden_conversion(backward=True),
         "under backward it is the transpose",
+    ),
+    Sample(
+        "scheduling.format-conversion",
+        lambda: seen(op("_to_sparse_csr", "conversion", operand(), out=operand("csr"))),
+        lambda: seen(op("_to_sparse_csr", "conversion", operand(), out=operand("csr"), backward=True)),
+        "what is converted under backward is the transpose's matter",
     ),
     Sample(
         "scheduling.backward-transpose",

@@ -528,3 +528,20 @@ def test_a_folded_result_used_twice_in_a_step_has_a_graph_for_each_use(replica, 
         got = r.ask("check", intervention=ident)
         assert got["equal"]
         assert got["repeats"]
+
+
+def test_the_control_arm_keeps_nothing_alive_that_the_plain_step_frees(replica):
+    """Else its buffers lie side by side in memory, out of the caches, and it is slower for that alone."""
+    from sparsetui.probes.interventions import fold_mask
+
+    w, mask = mostly_zero(), torch.ones(16, 16)
+    r = replica(lambda x: x @ (((w * mask).abs() + 1) * mask).sqrt())
+    live = fold_mask._prepare(r.ctx)
+    folding = live.each_step[0].__self__
+    for _ in range(3):
+        live.begin()
+        with live.arm(False):
+            r.ctx.fn(*r.ctx.inputs[0])
+    kept = {tensor.untyped_storage()._cdata for k in folding.kept.values() for tensor in [k.out]}
+    assert len(folding.alive) >= 5
+    assert all(ref.expired() or ref.cdata in kept for ref in folding.alive)

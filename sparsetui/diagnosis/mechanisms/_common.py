@@ -74,7 +74,8 @@ def decompression(case: Case, variant: str) -> list[Payload]:
     work = [r for r in constant_work(case, variant) if r["family"] in ("pointwise", "copy", "other")]
     least = weight_size(case, variant)
     masks = {str(o["name"]) for r in work if any(_stored_float(o, r) for o in r["operands"]) for o in r["operands"]}
-    starts = [r for r in work if _expands(r) and out_numel(r) >= least > 0 and str(r["origin"]) not in masks]
+    starts = [r for r in work if (_expands(r) or _from_table(r)) and out_numel(r) >= least > 0
+              and (_from_table(r) or str(r["origin"]) not in masks)]  # fmt: skip
     packed = {str(r["origin"]) for r in starts}
     follow = [r for r in work if r not in starts and out_numel(r) >= least > 0 and _continues(r, packed)]
     rest = [r for r in work if r not in starts and r not in follow and out_numel(r) >= least > 0]
@@ -82,6 +83,27 @@ def decompression(case: Case, variant: str) -> list[Payload]:
     if any(r["family"] == "other" for r in rest) and not any(r["family"] == "pointwise" for r in rest):
         return starts + follow + rest
     return starts + follow
+
+
+SELECTS = {"index", "index_select", "gather", "take", "masked_select", "embedding"}
+
+
+def selects(row: Payload) -> bool:
+    """A part of a float constant that is taken by index: it holds as many entries as the result, or more."""
+    return _taken_by_index(row) and any(_stored_float(o, row) for o in row["operands"])
+
+
+def _from_table(row: Payload) -> bool:
+    """A full-size weight that is looked up, entry by entry, in a small table of values (a codebook)."""
+    return _taken_by_index(row) and not any(_full_size(o, row) and _is_float(o) for o in row["operands"])
+
+
+def _taken_by_index(row: Payload) -> bool:
+    return str(row["op"]).rpartition("::")[2] in SELECTS and any(_is_float(o) for o in row["operands"])
+
+
+def _is_float(o: Payload) -> bool:
+    return str(o["dtype"]).startswith(_FLOATS)
 
 
 def _full_size(o: Payload, row: Payload) -> bool:

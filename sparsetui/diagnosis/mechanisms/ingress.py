@@ -164,7 +164,7 @@ def _stored_zeros(case: Case, variant: str) -> Suspicion | None:
     zeros = sum(int(t["stored_zeros"]) + int(t["stored_tiny"]) for t in bad)
     names = {str(t["name"]) for t in bad}
     rows = [r for r in case.products(variant) if r["weight"]["name"] in names]
-    ms = total_ms(case, rows, variant)
+    ms = total_ms(case, rows, variant) * zeros / stored
     return Suspicion(
         summary=f"{percent(zeros / stored)} of the values stored in {len(bad)} sparse tensors are zero",
         where=places(rows) or tensor_places(names),

@@ -12,6 +12,7 @@ from sparsetui.diagnosis.mechanisms._common import (
     out_numel,
     percent,
     places,
+    selects,
     total_ms,
     weight_size,
 )
@@ -76,16 +77,13 @@ def _dense_storage(case: Case, variant: str) -> Suspicion | None:
     )
 
 
-_SELECTS = {"index", "index_select", "gather", "take", "masked_select"}  # a mask that is applied by taking what it keeps
-
-
 def _mask_recompute(case: Case, variant: str) -> Suspicion | None:
     least = weight_size(case, variant)
     unpacking = {id(r) for r in decompression(case, variant)}
     rows = [r for r in constant_work(case, variant)
             if r["family"] in ("pointwise", "copy", "other", "sort") and id(r) not in unpacking
             and max(out_numel(r), in_numel(r) if r["family"] == "sort" else 0) >= least > 0]  # fmt: skip
-    if not any(r["family"] == "pointwise" or str(r["op"]).rpartition("::")[2] in _SELECTS for r in rows):
+    if not any(r["family"] == "pointwise" or selects(r) for r in rows):  # or a mask applied by taking what it keeps
         return None
     ms = total_ms(case, rows, variant)
     calls = sum(case.calls(r, variant) for r in rows)

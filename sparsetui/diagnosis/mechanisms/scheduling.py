@@ -9,18 +9,19 @@ from sparsetui.evidence.records import Place
 
 
 def _format_conversion(case: Case, variant: str) -> Suspicion | None:
-    rows = [
-        r for r in case.rows(variant) if r["family"] == "conversion" and r.get("constant") and not r.get("backward")
-    ]
+    every = [r for r in case.rows(variant) if r["family"] == "conversion" and not r.get("backward")]
+    rows, of = [r for r in every if r.get("constant")], "of constants "
     hidden = [h for h in case.profile.get(variant, {}).get("hidden", ()) if not h.get("backward")]
     steps = max(1, int(case.profile.get(variant, {}).get("steps", 1)))
+    if not rows and not hidden:
+        rows, of = every, ""  # of what the step makes or is given: nothing to keep, and paid for all the same
     if not rows and not hidden:
         return None
     ms = total_ms(case, rows, variant) + sum(float(h["total_ms"]) for h in hidden) / steps
     calls = sum(case.calls(r, variant) for r in rows) + sum(int(h["calls"]) for h in hidden) / steps
     where = places(rows) + tuple(Place(module=f"inside {h['product']}", op=str(h["op"])) for h in hidden)
     return Suspicion(
-        summary=f"{calls:.3g} format conversions of constants a step, {ms:.3g} ms"
+        summary=f"{calls:.3g} format conversions {of}a step, {ms:.3g} ms"
         + (", hidden inside products" if hidden and not rows else ""),
         where=where[:12],
         figure=count(calls, "conversions a step"),
@@ -161,7 +162,8 @@ def _invariant_checks(case: Case, variant: str) -> Suspicion | None:
     )
     calls = sum(case.calls(r, variant) for r in rows) or sum(int(r["calls"]) for r in nested) / steps
     return Suspicion(
-        summary=f"sparse indices are validated {calls:.3g} times a step, {ms:.3g} ms",
+        summary=f"sparse indices are validated {calls:.3g} times a step, "
+        + (f"{ms:.3g} ms" if ms > 0 else "inside the op that makes the tensor: its time alone is not seen"),
         where=places(rows) or (Place(module="check_sparse_tensor_invariants"),),
         figure=count(calls, "validations a step"),
         passes=(("census", variant), ("profile", variant)),

@@ -49,6 +49,8 @@ class Folding:
         self.results: Dict[int, Hashable] = {}  # storage key of a kept result -> its signature
         self.writes: Dict[int, int] = {}  # how often leaves were written to
         self.sigs: Dict[int, Hashable] = {}
+        # weak references keep the keys of this step's storages from being given to others, and nothing in memory: what is
+        # freed in the plain step is freed here too, and its buffer used again while it is in the caches
         self.alive: List[Any] = []
         self.misses: Dict[str, int] = {}
         self.same: Dict[Hashable, Tuple[int, int]] = {}  # writes that changed nothing: how the target stood then
@@ -203,7 +205,7 @@ class Folding:
                 k = tensors.key(p)
                 if k is not None and k not in self.leaves:
                     self.sigs[k] = (sig, i, j)
-                    self.alive.append(p.untyped_storage())
+                    self.alive.append(identity.weak(p.untyped_storage()))
         return out
 
     def keep(self, name: str, sig: Hashable, out: Any, ins: List[torch.Tensor]) -> None:
