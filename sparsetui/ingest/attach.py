@@ -43,8 +43,8 @@ Choice = Literal["auto", "py-spy", "perf"]
 
 # Runs of py-spy: the first is short, for a table within three seconds; the later ones long, for each costs a start
 # that stops the target for up to a second. Beside perf, which fills the table at once, there is no hurry.
-_RUNS_ALONE = (1.0, 4.0, 12.0, 30.0)
-_RUNS_BESIDE_PERF = (4.0, 30.0)
+_RUNS_ALONE = (1.0, 4.0, 12.0, 30.0, 60.0)
+_RUNS_BESIDE_PERF = (4.0, 30.0, 120.0)
 _LONGEST_ONE_RUN = 20.0
 _GENTLE_RUN = 2.0  # without pauses a start costs the target nothing
 _LOOKS_HZ = 20.0
@@ -395,7 +395,8 @@ class Watch:
             return Cost(forecast, Number(0.0, quality="estimated", reason="this way of sampling stops no thread"), text)
         text = (
             f"py-spy stops the process about 2 ms a sample: {forecast:.0%} at {self.rate_hz:g} samples/s, "
-            "and up to half a second in its first two, while it reads symbols; --gentle or --sampler perf stop nothing"
+            "and up to a second in all whenever it starts, soon once a minute or less, while it reads symbols; "
+            "--gentle or --sampler perf stop nothing"
         )
         meters = [t.meter for t in list(self._targets)]
         looks = sum(m.looks for m in meters)
