@@ -90,7 +90,8 @@ def counted(row: Row, cases: Iterable[Case]) -> str:
     files = {h for h in row.held if h.endswith(".py")}
     mine = [c for c in cases if (c.function in functions if functions else c.file in files)]
     failed = sum(not c.passed for c in mine)
-    return "" if not mine else f"{failed} of {len(mine)} tests FAILED" if failed else f"{len(mine)} tests"
+    what = f"{len(mine)} test{'s' if len(mine) != 1 else ''}"
+    return "" if not mine else f"{failed} of {what} FAILED" if failed else what
 
 
 def test_files(text: str) -> list[str]:
