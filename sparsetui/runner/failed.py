@@ -14,15 +14,20 @@ from sparsetui.worker.faults import Fault
 
 def judge_failed(case: Case, faults: Mapping[str, Fault]) -> Judgement:
     """What the evidence from before the failure already decides stands; the failure itself is said either way."""
-    said = "; ".join(f"the {v} variant: {f.message}" for v, f in faults.items())
+    said = "; ".join(f"the {v} variant ends in {_line(f)}" for v, f in faults.items())
     judgement = judge(case)
-    asks = tuple(Unanswered(f"How does the {v} variant perform?", f.message, _settle(f)) for v, f in faults.items())
+    asks = tuple(Unanswered(f"How does the {v} variant perform?", _line(f), _settle(f)) for v, f in faults.items())
     if judgement.verdict.status == "fault":
         verdict = msgspec.structs.replace(
-            judgement.verdict, summary=f"{judgement.verdict.summary}. It could not be run on: {said}"
+            judgement.verdict, summary=f"{judgement.verdict.summary}. Nothing could be measured after it: {said}"
         )
         return Judgement(verdict, judgement.findings, asks, judgement.budget)
-    return Judgement(Verdict(status="cannot_answer", summary=f"Could not run {said}"), judgement.findings, asks, None)
+    return Judgement(Verdict(status="cannot_answer", summary=f"No verdict: {said}"), judgement.findings, asks, None)
+
+
+def _line(f: Fault) -> str:
+    """What happened, without whose worker was asked what."""
+    return f.message.removeprefix(f"{f.label}: ").removeprefix(f"{f.verb}: ")
 
 
 def _settle(f: Fault) -> str:

@@ -92,20 +92,8 @@ def _coverage_gap(case: Case, variant: str) -> Suspicion | None:
             passes=(("inventory", variant), ("census", variant)),
             broken="a declared target does not exist",
         )
-    if want is None:
-        return None
-    meant = weights
-    if declared.targets:
-        meant = [(n, z, t) for n, z, t in weights if any(_matches(g, n) for g in declared.targets)]
-        short = [(n, z, t) for n, z, t in meant if z < want - _TARGET_SLACK]
-    else:
-        total = sum(_numel(t) for _, _, t in weights)
-        overall = sum(z * _numel(t) for _, z, t in weights) / total if total else 1.0
-        if overall >= want - _OVERALL_SLACK:
-            return None
-        short = [(n, z, t) for n, z, t in weights if z < want - _OVERALL_SLACK]
-    # all of them without zeros that the comparator has: then they were lost, not never made
-    if not short or (len(short) == len(meant) and all(_had_zeros(case, n, want) for n, _, _ in short)):
+    short = _never_pruned(case, variant)
+    if want is None or not short:
         return None
     lost = sum(_numel(t) for _, _, t in short) / max(1, sum(_numel(t) for _, _, t in weights))
     worst = min(z for _, z, _ in short)
@@ -117,6 +105,28 @@ def _coverage_gap(case: Case, variant: str) -> Suspicion | None:
         passes=(("inventory", variant), ("census", variant)),
         broken=f"the declared sparsity of {want:g} does not hold",
     )
+
+
+def _never_pruned(case: Case, variant: str) -> list[tuple[str, float, Payload]]:
+    """``(name, zero fraction, tensor)`` of the weights that miss the declared sparsity, unless all of them lost it."""
+    declared, want = case.declared, case.declared.sparsity
+    weights = list(case.weights(variant))
+    if want is None:
+        return []
+    meant = weights
+    if declared.targets:
+        meant = [(n, z, t) for n, z, t in weights if any(_matches(g, n) for g in declared.targets)]
+        short = [(n, z, t) for n, z, t in meant if z < want - _TARGET_SLACK]
+    else:
+        total = sum(_numel(t) for _, _, t in weights)
+        overall = sum(z * _numel(t) for _, z, t in weights) / total if total else 1.0
+        if overall >= want - _OVERALL_SLACK:
+            return []
+        short = [(n, z, t) for n, z, t in weights if z < want - _OVERALL_SLACK]
+    # all of them without zeros that the comparator has: then they were lost, not never made
+    if len(short) == len(meant) and all(_had_zeros(case, n, want) for n, _, _ in short):
+        return []
+    return short
 
 
 def _had_zeros(case: Case, name: str, want: float) -> bool:
@@ -133,8 +143,11 @@ def _decayed(case: Case, variant: str) -> Suspicion | None:
     if variant != "failing":
         return None
     before = _zeros_by_name(case, "comparator")
+    told = {name for name, _, _ in _never_pruned(case, variant)}  # one fact is told once
     lost: list[tuple[str, float, float]] = []
     for name, zeros, t in case.weights(variant):
+        if name in told:
+            continue
         mode = t.get("mode_fraction")
         if mode is not None and float(mode) > zeros + _OVERALL_SLACK:
             lost.append((name, float(mode), zeros))  # quantised: the zeros sit at a zero point that is not 0
