@@ -327,6 +327,9 @@ def test_proc_sees_threads_and_children(start):
     states = thread_states(pid)
     assert list(states) == [pid]
     assert len(children(pid)) == 1
+    assert pid in children(os.getpid())
+    assert children(os.getpid(), without=os.getpid()) == [], "a watch of oneself does not watch what the watch started"
+    assert children(os.getpid(), without=pid) == [c for c in children(os.getpid()) if c not in (pid, *children(pid))]
     assert "sleep 30" in who(children(pid)[0]).cmdline
     assert who(pid).uid == os.geteuid()
 

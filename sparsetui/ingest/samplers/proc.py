@@ -58,7 +58,7 @@ def children(*pids: int, without: int | None = None) -> list[int]:
             parents.setdefault(int(rest[1]), []).append(int(name))
     out: list[int] = []
     seen = set(pids)
-    level = list(pids)
+    level = [p for p in pids if p != without]
     while level:
         level = sorted(c for p in level for c in parents.get(p, []) if c not in seen and c != without)
         seen.update(level)
