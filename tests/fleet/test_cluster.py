@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -283,11 +284,27 @@ def test_another_thread_setting_on_one_node_is_the_host_and_it_is_named(nodes: N
     assert told[1]["sections"]["fleet"]["ratio"]["n"] == 2
 
 
+@pytest.fixture
+def quiet() -> None:
+    """Skips where other work has this machine's cores: what a test puts on one of them would be one neighbour of many."""
+
+    def jiffies() -> tuple[int, int]:
+        fields = [int(x) for x in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+        return sum(fields), sum(fields) - fields[3] - fields[4]
+
+    before = jiffies()
+    time.sleep(2.0)
+    total, busy = (now - then for now, then in zip(jiffies(), before, strict=True))
+    if busy > 0.2 * total:
+        pytest.skip(f"other work takes {busy / total:.0%} of this machine's cores: each node has a neighbour already")
+
+
+@pytest.mark.usefixtures("quiet")
 def test_a_busy_neighbour_on_one_nodes_core_is_the_host_and_it_is_named(nodes: Nodes, with_c: Any) -> None:
     """Other processes want the core that node c has, and nothing of its lock differs."""
     nodes.again("c")
     busy = f"import os\nwhile os.getppid() == {os.getpid()}: sum(range(10000))"
-    burners = [subprocess.Popen([sys.executable, "-c", busy]) for _ in range(3)]
+    burners = [subprocess.Popen([sys.executable, "-c", busy]) for _ in range(2)]
     try:
         for b in burners:
             allow(b.pid, {core_of("c")})
@@ -337,6 +354,7 @@ def quota() -> Iterator[Callable[[list[int], int], None]]:
                 break
 
 
+@pytest.mark.usefixtures("quiet")
 def test_a_cpu_quota_on_one_node_is_the_host_and_it_is_named(nodes: Nodes, with_c: Any, quota: Any) -> None:
     nodes.again("c")
     quota(nodes.processes("c"), 30_000)
