@@ -138,6 +138,32 @@ def test_packings_that_hide_what_is_in_them(tmp_path: Path, content: bytes, word
     assert words in refused(put(tmp_path, "t.json.gz", content))
 
 
+SLOW = {
+    "escaped quotes without end": lambda k: '{"a": "' + '\\"' * k,
+    "names in names": lambda k: '{"name": "a' + ' "name": "a' * k + " x }",
+    "lines without end": lambda k: '{"a": 1' + "\n" * k + "x }",
+    "spaces behind an event": lambda k: '{"a": 1}' + " " * k + "x",
+    "values without commas": lambda k: '{"x": ' + '"a" ' * k + "}",
+    "nothing but beginnings": lambda k: '}{"ph":' * k,
+}
+
+
+@pytest.mark.parametrize("kind", SLOW)
+def test_broken_text_costs_time_in_proportion_to_its_length(tmp_path: Path, kind: str) -> None:
+    """A repair that begins to read anew at each quote would take hours here; the kernel ends it after a minute of CPU."""
+    text = document(EVENTS)[:-2] + ", " + SLOW[kind](150_000) + "]}"
+    path = put(tmp_path, "t.json", text)
+    code = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_CPU, (60, 60))\nfrom pathlib import Path\n"
+        "from sparsetui.ingest.errors import IngestError\nfrom sparsetui.ingest.traces import inspect\n"
+        "try: print(inspect(Path(sys.argv[1]))['events'])\nexcept IngestError as e: print(e)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True)
+    assert done.returncode == 0, (done.returncode, done.stderr[-300:])
+    hopeless = kind == "nothing but beginnings"
+    assert ("beyond repair, and so are 5001 events" in done.stdout) if hopeless else done.stdout in ("10\n", "11\n")
+
+
 # ── text that is none ────────────────────────────────────────────────────────────────────────────────────────────────
 
 LONE = "a\ud800"  # half of a pair, as an escape in JSON may give it

@@ -17,6 +17,7 @@ from sparsetui.ingest.traces.source import Progress, Source
 _HEAD = 32 << 20  # everything before the first event must fit in this
 _TAIL = 1 << 20
 _LONGEST_BLOCK = 64 << 20
+_HOPELESS = 5_000  # events beyond repair before a file that holds more of them than whole ones is given up: each takes a millisecond
 _SPACE = re.compile(rb"[\s,]*")
 _ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _RANK = re.compile(rb"""["']rank["']\s*:\s*(\d{1,9})""")
@@ -219,6 +220,11 @@ class _Reader:
             out.lost += 1
             if out.first_lost_byte is None:
                 out.first_lost_byte = self.base + piece.start
+            if out.lost > _HOPELESS and out.lost > out.events:
+                raise IngestError(
+                    f"{self.source.path}: byte {out.first_lost_byte}: beyond repair, and so are {out.lost} events "
+                    f"beside {out.events} that are whole; a trace that is mostly whole is accepted"
+                )
         if final and not state.ended and out.cut is None:
             self._cut("the list of events is not closed", state.at)
         if not final and state.at == 0 and len(text) > _LONGEST_BLOCK:

@@ -13,16 +13,20 @@ from typing import Any
 
 _KEYS = r"ph|cat|name|pid|tid|ts|dur|args|id|bp|s|tts|tdur|cname"
 # where one event ends and the next begins; inside a valid string the quotes would be escaped
-_BETWEEN = re.compile(rf'\}}\s*,?\s*(?=\{{\s*"?(?:{_KEYS})"?\s*:)')
+_BETWEEN = re.compile(rf'\}}\s*+(?:,\s*+)?(?=\{{\s*+"?(?:{_KEYS})"?\s*:)')
 _SPACE = re.compile(r"[\s,]*")
 _LONGEST = 1 << 20  # no event is longer: one that seems to be has lost a quote or a bracket
 _TRIES = 4
 
 _ESCAPE = re.compile(r'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
 _UNQUOTED = re.compile(r'("(?:tid|pid|cat|name|ph)"\s*:\s*)(?!null\b|true\b|false\b)([^\s"\d\-{\[,}][^",}\n]*)"')
-_MEMBER = re.compile(r'("(?:\\.|[^"\\])*"|[\d\]}]|true|false|null)(\s*\n\s*|\s+)(?="(?:\\.|[^"\\])*"\s*:)')
-_NAME = re.compile(rf'("name"\s*:\s*")(.*?)("\s*(?:,\s*"(?:{_KEYS})"\s*:|\}}))', re.S)
-_DANGLING = re.compile(r",(\s*[}\]])")
+# a string, closed or not, or what stands between two: read in one pass, for a search that begins anew at each quote takes
+# hours where somebody left thousands of them
+_TOKEN = re.compile(r'"(?:\\.|[^"\\])*+"?|[^"]++', re.S)
+_VALUE_ENDS = re.compile(r"(?:[\d\]}]|true|false|null)$")
+_NAME_BEGINS = re.compile(r'"name"\s*+:\s*+"')
+_NAME_ENDS = re.compile(rf'"\s*+(?:,\s*+"(?:{_KEYS})"\s*:|\}})')
+_DANGLING = re.compile(r",(\s*+[}\]])")
 
 
 def _integer(digits: str) -> float:
@@ -136,11 +140,31 @@ def _missing_quote(piece: str) -> str:
 
 
 def _missing_comma(piece: str) -> str:
-    return _MEMBER.sub(r"\1,\2", piece)
+    """A comma before each key that white space alone divides from the value before it."""
+    tokens = _TOKEN.findall(piece)
+    for i in range(1, len(tokens) - 1):
+        gap = tokens[i]
+        if (
+            gap[0] == '"'
+            or not gap[-1].isspace()
+            or not tokens[i + 2 : i + 3]
+            or not tokens[i + 2].lstrip().startswith(":")
+        ):
+            continue
+        value = gap.rstrip()
+        if (not value and tokens[i - 1][0] == '"') or _VALUE_ENDS.search(value[-5:]):
+            tokens[i] = f"{value},{gap[len(value) :]}"
+    return "".join(tokens)
 
 
 def _inner_quotes(piece: str) -> str:
-    return _NAME.sub(lambda m: m[1] + re.sub(r'(?<!\\)"', r'\\"', m[2]) + m[3], piece)
+    """Quotes inside a name escaped: it ends where the next key of an event begins, or the event ends."""
+    out, at = [], 0
+    while (begin := _NAME_BEGINS.search(piece, at)) and (end := _NAME_ENDS.search(piece, begin.end())):
+        name = re.sub(r'(?<!\\)"', r'\\"', piece[begin.end() : end.start()])
+        out += [piece[at : begin.end()], name, end[0]]
+        at = end.end()
+    return "".join([*out, piece[at:]])
 
 
 # One repair can spoil what another would mend, so each is tried alone before they are tried together.
