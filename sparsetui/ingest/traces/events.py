@@ -17,7 +17,7 @@ from sparsetui.ingest.traces.source import Progress, Source
 _HEAD = 32 << 20  # everything before the first event must fit in this
 _TAIL = 1 << 20
 _LONGEST_BLOCK = 64 << 20
-_HOPELESS = 5_000  # events beyond repair before a file that holds more of them than whole ones is given up: each takes a millisecond
+_HOPELESS = 5_000  # events beyond repair, a millisecond each, before a file that holds more of them than whole ones is given up
 _SPACE = re.compile(rb"[\s,]*")
 _ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _RANK = re.compile(rb"""["']rank["']\s*:\s*(\d{1,9})""")
