@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -14,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+import sparsetui.worker.child
 from sparsetui.worker.faults import WorkerFault
 from sparsetui.worker.handle import Launch, Server
 
@@ -142,3 +144,22 @@ def test_every_process_is_announced(tmp_path: Path) -> None:
         replica = server.spawn({"entry": "good.py:linear"})
         assert [c["pid"] for c in heard] == [server.pid, replica.pid]
     assert heard[0]["argv"] == [sys.executable, str(CASES.parents[2] / "sparsetui/worker/child/bootstrap.py")]
+
+
+def test_a_server_whose_import_of_torch_takes_long_ends_with_its_tool(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("import time\nfor _ in range(600):\n    time.sleep(0.1)\n")
+    bootstrap = Path(sparsetui.worker.child.__file__).with_name("bootstrap.py")
+    ours, theirs = socket.socketpair()
+    with theirs:
+        server = subprocess.Popen(
+            [sys.executable, str(bootstrap), "--fd", str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        )
+    try:
+        assert b"hello" in ours.recv(4096)
+        ours.close()
+        assert server.wait(20) == 0
+    finally:
+        server.kill()
+        server.wait()

@@ -5,6 +5,7 @@ its control socket: ``hello`` (Python runs), ``ready`` or ``launch_error``, ``sp
 end closes, for whatever reason, it kills every replica with all descendants and ends.
 """
 
+import contextlib
 import gc
 import importlib
 import os
@@ -14,10 +15,11 @@ import shutil
 import signal
 import socket
 import sys
+import threading
 import time
 import warnings
 from collections import deque
-from typing import Any, Deque, Dict, List, Optional
+from typing import Any, Deque, Dict, Iterator, List, Optional
 
 from sparsetui.worker.child import limits, wire
 
@@ -34,15 +36,41 @@ def main(fd: int) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         control.sendall(wire.encode({"event": "hello", "pid": os.getpid(), "python": platform.python_version()}))
-        problem, versions = _import_torch()
+        with _ending_with(control):
+            problem, versions = _import_torch()
         if problem:
             control.sendall(wire.encode({"event": "launch_error", "message": problem}))
             return 3
+        versions["os_threads"] = len(os.listdir("/proc/self/task"))
         control.sendall(wire.encode({"event": "ready", **versions}))
     except OSError:
         return 0  # nobody waits for us any more
     _Server(control).run()
     return 0
+
+
+@contextlib.contextmanager
+def _ending_with(control: socket.socket) -> Iterator[None]:
+    """End this process as soon as the other end of ``control`` is gone: an import of torch can take a minute on a full host,
+    and nothing reads the socket meanwhile. The thread that looks is gone again before anything is forked."""
+    done, tell = os.pipe()
+
+    def look() -> None:
+        poll = select.poll()
+        poll.register(control, select.POLLRDHUP)
+        poll.register(done, select.POLLIN)
+        if done not in [fd for fd, _ in poll.poll()]:
+            os._exit(0)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield
+    finally:
+        os.write(tell, b".")
+        thread.join()
+        os.close(done)
+        os.close(tell)
 
 
 def _import_torch() -> Any:
@@ -66,7 +94,6 @@ def _import_torch() -> Any:
         "executable": sys.executable,
         "torch": version,
         "numpy": str(numpy.__version__),
-        "os_threads": len(os.listdir("/proc/self/task")),
     }
 
 
