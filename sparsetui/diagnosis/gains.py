@@ -15,6 +15,7 @@ LEAST_SHARE = 0.03  # an intervention that closes less of the gap than this is n
 ONE_SIDED = "it is present in both variants, and what it costs in the comparator was not measured"
 _FLOOR_CAP = 0.02  # a rough floor between processes does not hide what is plain inside one
 _MOST = 0.5
+_TELLS_NOTHING = 5.0  # of the gap: a wider interval of a share says nothing, and its figures only confuse
 
 
 def trial(case: Case, s: Suspect, variant: str = "failing") -> Trial | None:
@@ -134,6 +135,8 @@ def share_text(share: Number) -> str:
         return share.reason or "no share"
     low, high = share.ci or (math.nan, math.nan)
     figures = f"{100 * share.value:.0f} % [{100 * low:.0f}, {100 * high:.0f}]"
+    if high - low > _TELLS_NOTHING:
+        return "how much of the gap its intervention closes cannot be told: its interval is wider than the gap several times over"
     if low > 1.0:
         return f"its intervention gains more than the gap: {figures} of it"
     return f"its intervention closes {figures} of the gap"

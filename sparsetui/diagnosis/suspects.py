@@ -60,16 +60,24 @@ def gap(case: Case) -> tuple[str, str]:
         return _speedup_gap(c, case.declared.wanted, "declared" if case.declared.speedup else "asked for")
     if c.verdict == "slower":
         return "open", c.reason
-    if c.verdict in ("faster", "same"):
+    if c.verdict == "faster":
+        return "none", f"the failing variant is the faster one, {c.reason}"
+    if c.verdict == "same":
         return "none", c.reason
-    return ("undecided", c.reason) if _could_matter(c) else ("none", c.reason)
+    if _could_matter(c):
+        return "undecided", c.reason
+    return "none", f"a slowdown of more than {_matters(c):.1%} is ruled out over {c.rounds} pairs of processes"
 
 
 def _could_matter(c: Comparison) -> bool:
     """An undecided comparison matters only if a slowdown beyond the threshold is still possible."""
     if c.decision_ci is None:
         return True
-    return c.decision_ci[1] > 1.0 + max(c.band, c.threshold)
+    return c.decision_ci[1] > 1.0 + _matters(c)
+
+
+def _matters(c: Comparison) -> float:
+    return max(c.band, c.threshold)
 
 
 def _speedup_gap(c: Comparison, speedup: float, said: str) -> tuple[str, str]:

@@ -26,6 +26,7 @@ _CYCLES = (2, 8)  # ABBA cycles a round, at least and at most: four to sixteen b
 _ROUND_S = 0.45  # what a round's cycles may take in all, once there are enough of them
 _ORDER = ("failing", "comparator", "comparator", "failing")
 TAIL_STEPS = 1100  # a p99 needs a thousand
+_FIRST = 2  # rounds before the interventions get their time: one alone says nothing of how processes differ
 LEAST_ROUNDS = 4  # below this, replicas say little about each other
 
 
@@ -165,7 +166,7 @@ def take_clock(lab: Lab, until: float) -> None:
             c = clock.comparison(THRESHOLD)
             left = max(0, clock.planned - len(clock.rounds))
             lab.journal.live(ratio=c.ratio, floor=c.floor, progress=1 - left / clock.planned, eta_s=mean * left)
-            if _decided(lab) or lab.left - mean < until:
+            if _decided(lab) or lab.left - mean < (until if len(clock.rounds) >= _FIRST else 0.0):
                 break
     clock.planned = None  # the last look: nothing is held back for further ones
     _keep(lab)

@@ -176,6 +176,11 @@ def selected(how: str) -> Payload:
     return op(how, "copy", operand(const=True, name="w"), constant=True, origin="w", out=operand(shape=(64, 64)))
 
 
+def widened(dtype: str) -> Payload:
+    return op("_to_copy", "copy", operand(const=True, name="w", dtype=dtype), constant=True, origin="w",
+              out=operand(shape=(64, 64)), out_bytes=16384)  # fmt: skip
+
+
 def looked_up(table: int) -> Payload:
     """A weight that is looked up by its codes in a table of values."""
     values, codes = operand(const=True, name="w", shape=(table,)), operand(const=True, name="c", dtype="int32")
@@ -356,6 +361,12 @@ SAMPLES = [
         lambda: seen(looked_up(16), product("strided", w=weight("strided", derived="aten::index"))),
         lambda: seen(looked_up(4096), product("strided", w=weight("strided", derived="aten::index"))),
         "a part of a weight of that size is selected, not unpacked",
+    ),
+    Sample(
+        "lowering.densified",
+        lambda: seen(widened("bfloat16"), product("strided", w=weight("strided", derived="aten::_to_copy"))),
+        lambda: seen(widened("float32"), product("strided", w=weight("strided", derived="aten::_to_copy"))),
+        "a copy that is as wide as what it copies",
     ),
     Sample(
         "lowering.mask-recompute",
@@ -541,6 +552,12 @@ SAMPLES = [
             inventory={"failing": held(tensor())},
         ),
         "a gradient of the activations' size",
+    ),
+    Sample(
+        "execution.dense-gradient",
+        lambda: seen(op("embedding_dense_backward", "other", operand(), backward=True, out=operand(shape=(9000, 64)))),
+        lambda: seen(op("embedding_sparse_backward", "other", operand(), backward=True, out=operand("coo"))),
+        "the gradient of a table is sparse",
     ),
     Sample(
         "execution.memory-growth",

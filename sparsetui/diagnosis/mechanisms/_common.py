@@ -74,8 +74,9 @@ def decompression(case: Case, variant: str) -> list[Payload]:
     work = [r for r in constant_work(case, variant) if r["family"] in ("pointwise", "copy", "other")]
     least = weight_size(case, variant)
     masks = {str(o["name"]) for r in work if any(_stored_float(o, r) for o in r["operands"]) for o in r["operands"]}
-    starts = [r for r in work if (_expands(r) or _from_table(r)) and out_numel(r) >= least > 0
-              and (_from_table(r) or str(r["origin"]) not in masks)]  # fmt: skip
+    plain = {id(r) for r in work if _from_table(r) or _widened(r)}
+    starts = [r for r in work if (_expands(r) or id(r) in plain) and out_numel(r) >= least > 0
+              and (id(r) in plain or str(r["origin"]) not in masks)]  # fmt: skip
     packed = {str(r["origin"]) for r in starts}
     follow = [r for r in work if r not in starts and out_numel(r) >= least > 0 and _continues(r, packed)]
     rest = [r for r in work if r not in starts and r not in follow and out_numel(r) >= least > 0]
@@ -96,6 +97,16 @@ def selects(row: Payload) -> bool:
 def _from_table(row: Payload) -> bool:
     """A full-size weight that is looked up, entry by entry, in a small table of values (a codebook)."""
     return _taken_by_index(row) and not any(_full_size(o, row) and _is_float(o) for o in row["operands"])
+
+
+def _widened(row: Payload) -> bool:
+    """A weight that is stored in a narrow floating dtype and copied to a wider one."""
+    floats = [o for o in row["operands"] if _stored_float(o, row)]
+    return (
+        str(row["op"]).rpartition("::")[2] in ("_to_copy", "to")
+        and len(floats) == 1
+        and int(row.get("out_bytes", 0)) > _bytes(floats[0])
+    )
 
 
 def _taken_by_index(row: Payload) -> bool:

@@ -36,6 +36,9 @@ def _index_copy(case: Case, variant: str) -> Suspicion | None:
     )
 
 
+_TABLE_GRADIENTS = {"embedding_dense_backward", "_embedding_bag_dense_backward"}
+
+
 def _dense_gradient(case: Case, variant: str) -> Suspicion | None:
     sizes = {
         int(t["bytes"]["dense"]): str(t["name"])
@@ -48,6 +51,9 @@ def _dense_gradient(case: Case, variant: str) -> Suspicion | None:
     rows = [r for r in case.rows(variant)
             if r.get("backward") and r["family"] == "product" and int(r["out_bytes"]) in sizes
             and not any(o["layout"] in SPARSE_LAYOUTS for o in r["outputs"])]  # fmt: skip
+    tables = [r for r in case.rows(variant) if str(r["op"]).rpartition("::")[2] in _TABLE_GRADIENTS]
+    rows += tables
+    sizes.update({int(r["out_bytes"]): "a table that is looked up" for r in tables if int(r["out_bytes"]) not in sizes})
     profile = case.profile.get(variant, {})
     steps = max(1, int(profile.get("steps", 1)))
     alloc = profile.get("alloc", {})
@@ -58,7 +64,7 @@ def _dense_gradient(case: Case, variant: str) -> Suspicion | None:
     ms = max(total_ms(case, rows, variant), sum(float(r["total_ms"]) for r in nested) / steps)
     size = int(rows[0]["out_bytes"]) if rows else int(alloc[nested[0]["op"]])
     return Suspicion(
-        summary=f"backward builds a dense product of {size / 2**20:.3g} MiB, the full size of {sizes[size]}, and masks it",
+        summary=f"backward builds a dense gradient of {size / 2**20:.3g} MiB, the full size of {sizes[size]}",
         where=places(rows) or (Place(module=sizes[size], op="aten::mm"),),
         figure=count(size, "bytes of the dense gradient"),
         passes=(("profile", variant), ("inventory", variant)),
