@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -281,88 +280,6 @@ def test_another_thread_setting_on_one_node_is_the_host_and_it_is_named(nodes: N
     assert odd["factor"]["value"] > 1.5
     assert "threads: 64 here, 1 elsewhere" in odd["lock"]
     assert told[1]["verdict"]["mechanism"] == "ingress.lock-mismatch"
-    assert told[1]["sections"]["fleet"]["ratio"]["n"] == 2
-
-
-@pytest.fixture
-def quiet() -> None:
-    """Skips where other work has this machine's cores: what a test puts on one of them would be one neighbour of many."""
-
-    def jiffies() -> tuple[int, int]:
-        fields = [int(x) for x in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
-        return sum(fields), sum(fields) - fields[3] - fields[4]
-
-    before = jiffies()
-    time.sleep(2.0)
-    total, busy = (now - then for now, then in zip(jiffies(), before, strict=True))
-    if busy > 0.2 * total:
-        pytest.skip(f"other work takes {busy / total:.0%} of this machine's cores: each node has a neighbour already")
-
-
-@pytest.mark.usefixtures("quiet")
-def test_a_busy_neighbour_on_one_nodes_core_is_the_host_and_it_is_named(nodes: Nodes, with_c: Any) -> None:
-    """Other processes want the core that node c has, and nothing of its lock differs."""
-    nodes.again("c")
-    busy = f"import os\nwhile os.getppid() == {os.getpid()}: sum(range(10000))"
-    burners = [subprocess.Popen([sys.executable, "-c", busy]) for _ in range(2)]
-    try:
-        for b in burners:
-            allow(b.pid, {core_of("c")})
-        told = with_c()
-    finally:
-        for b in burners:
-            b.kill()
-            b.wait()
-    odd = the_sick(told)
-    assert odd["factor"]["value"] > 1.5
-    assert not odd["lock"]
-    assert "taken off the CPU" in odd["conditions"]
-    assert told[1]["verdict"]["mechanism"] == "execution.throttled"
-
-
-@pytest.fixture
-def quota() -> Iterator[Callable[[list[int], int], None]]:
-    """Puts processes under a CPU quota of so many µs in each 100,000, by a cgroup of the test's own."""
-    made = []
-
-    def put(pids: list[int], most: int) -> None:
-        for root in (Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup/cpu,cpuacct"), Path("/sys/fs/cgroup")):
-            own = root / f"sparsetui-test-{os.getpid()}"
-            try:
-                own.mkdir()
-                made.append(own)
-                if (own / "cpu.cfs_quota_us").exists():
-                    (own / "cpu.cfs_quota_us").write_text(f"{most}")
-                else:
-                    (own / "cpu.max").write_text(f"{most} 100000")
-                for pid in pids:
-                    (own / "cgroup.procs").write_text(f"{pid}")
-            except OSError as e:
-                why = str(e)
-            else:
-                return
-        pytest.skip(f"no cgroup with a CPU quota can be made here: {why}")
-
-    yield put
-    for own in made:
-        for _ in range(50):  # what is in it may fork
-            for pid in (own / "cgroup.procs").read_text().split():
-                with contextlib.suppress(OSError):  # it has just ended
-                    (own.parent / "cgroup.procs").write_text(pid)
-            with contextlib.suppress(OSError):
-                own.rmdir()
-                break
-
-
-@pytest.mark.usefixtures("quiet")
-def test_a_cpu_quota_on_one_node_is_the_host_and_it_is_named(nodes: Nodes, with_c: Any, quota: Any) -> None:
-    nodes.again("c")
-    quota(nodes.processes("c"), 30_000)
-    told = with_c()
-    odd = the_sick(told)
-    assert odd["factor"]["value"] > 1.5
-    assert "quota: 30000 100000 here" in odd["lock"]
-    assert "stops by the CPU quota" in odd["conditions"]
     assert told[1]["sections"]["fleet"]["ratio"]["n"] == 2
 
 

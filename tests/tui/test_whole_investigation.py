@@ -72,7 +72,7 @@ def test_owners_artifacts_waivers_and_closing_by_keys(desktop: Opener) -> None:
 
             await d.press("c")
             assert "gates do not hold" in d.note, "open gates keep it from closing"
-            await d.press("tab")
+            assert not roles.has_focus, "Down went on from the last role to the gates"
             for gate in gates(d.app.desk.state):
                 if gate.state not in ("passed", "waived"):
                     await d.press("w", *"canary", "enter", *"ann", "enter")
