@@ -102,10 +102,9 @@ def _finding(case: Case, s: Suspect, state: str, why: str) -> Finding:
             reason = f"{_NOT_SETTLED if still_open(share) else 'it accounts for too little'}: {reason}"
     elif t is not None and t.check and not t.check.get("equal", True):
         reason = "its intervention changed the outputs, so it proves nothing"
-    elif m.net:
-        reason = (
-            t.failed if t is not None and t.failed else "it is blamed by its intervention only, which was not measured"
-        )
+    elif m.net or m.rivals:
+        untried = "it is blamed by its intervention only, which was not measured"
+        reason = t.failed if t is not None and t.failed else f"{_NOT_SETTLED}: {untried}" if m.rivals else untried
     else:
         extra = seen.share - (s.comparator.share if s.comparator else 0.0)
         if agree and extra >= _UNTRIED_SHARE:

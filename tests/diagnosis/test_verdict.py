@@ -237,6 +237,9 @@ def test_below_crossover_gives_way_to_a_rival_that_gains_as_much() -> None:
         )
     )
     assert rival.verdict.mechanism != "kernel.below-crossover"
+    untried = judge(case(2.0, census=seen))
+    assert untried.verdict.status == "cannot_answer", "whether dense would be faster is known only by trying it"
+    assert "not measured" in untried.verdict.summary
 
 
 def test_a_missing_speedup_is_measured_from_the_ideal() -> None:
