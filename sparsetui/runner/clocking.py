@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparsetui.diagnosis import metrics as headline
 from sparsetui.diagnosis.stats import Block, Comparison, Round, compare, needs_more, settle_by_calm
+from sparsetui.diagnosis.stats.quantiles import LEAST_FOR_TAIL
 from sparsetui.runner.cores import Cores, lone
 from sparsetui.runner.journal import Journal
 from sparsetui.worker.faults import WorkerFault
@@ -175,10 +176,10 @@ def take_clock(lab: Lab, until: float) -> None:
 def take_tails(lab: Lab, until: float) -> None:
     """Longer rounds until p99 of both variants has the steps that it needs, or ``until`` seconds of budget are left."""
     clock, watch = lab.clock, Stopwatch()
-    if lab.faults or not clock.rounds or _least_steps(clock) >= TAIL_STEPS or lab.left < until:
+    if lab.faults or not clock.rounds or _tails_told(clock) or lab.left < until:
         return
     with lab.journal.phase("execution", "tails", "more steps, so that p95 and p99 can be told"):
-        while not lab.faults and _least_steps(clock) < TAIL_STEPS:
+        while not lab.faults and not _tails_told(clock):
             lab.check_cancelled()
             before = len(clock.rounds)
             _one_round(lab, longer=3)
@@ -187,6 +188,11 @@ def take_tails(lab: Lab, until: float) -> None:
             if len(clock.rounds) == before or lab.left - mean < until:
                 break
     _keep(lab)
+
+
+def _tails_told(clock: Clock) -> bool:
+    """Enough steps for a p99, in enough rounds to say that it is not one of them that is slow."""
+    return _least_steps(clock) >= TAIL_STEPS and len(clock.rounds) >= LEAST_FOR_TAIL
 
 
 def _least_steps(clock: Clock) -> int:
