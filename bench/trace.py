@@ -53,7 +53,8 @@ t = time.perf_counter()
 p = inspect(Path(sys.argv[1]), progress=lambda done, eta: told.append((done, eta)))
 t = time.perf_counter() - t
 use = resource.getrusage(resource.RUSAGE_SELF)
-print(t, use.ru_maxrss * 1024, p["events"], len(told), use.ru_utime + use.ru_stime)
+peak = int(open("/proc/self/status").read().partition("VmHWM:")[2].split()[0]) * 1024  # ru_maxrss counts the parent's
+print(t, peak, p["events"], len(told), use.ru_utime + use.ru_stime)
 """
 HTA = """
 import logging, resource, sys, time
@@ -63,7 +64,8 @@ t = time.perf_counter()
 a = TraceAnalysis(trace_files={0: sys.argv[1]}, trace_dir="")
 t = time.perf_counter() - t
 use = resource.getrusage(resource.RUSAGE_SELF)
-print(t, use.ru_maxrss * 1024, len(a.t.get_trace(0)), 0, use.ru_utime + use.ru_stime)
+peak = int(open("/proc/self/status").read().partition("VmHWM:")[2].split()[0]) * 1024
+print(t, peak, len(a.t.get_trace(0)), 0, use.ru_utime + use.ru_stime)
 """
 
 
