@@ -152,8 +152,8 @@ _TORCH = """
 import json, torch
 out = {"version": torch.__version__, "threads": torch.get_num_threads(), "mkl": torch.backends.mkl.is_available(),
        "onednn": torch.backends.mkldnn.is_available(), "cuda": torch.cuda.is_available()}
-try: out["capability"] = torch.backends.cpu.get_cpu_capability()
-except Exception: out["capability"] = "unknown"
+cpu = getattr(torch.backends, "cpu", None)  # since torch 2.1
+out["capability"] = cpu.get_cpu_capability() if cpu else "not told by this torch"
 info = torch.__config__.show()
 out["blas"] = next((p.split("=")[1] for p in info.replace(",", " ").split() if p.startswith("BLAS_INFO=")), "unknown")
 print(json.dumps(out))

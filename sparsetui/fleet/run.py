@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ class FleetError(Exception):
     """The fleet cannot be used as asked; one line, and nothing was recorded."""
 
 
-class FleetRun(Recorded):
+class FleetRun(Recorded, ABC):
     """The runner's half that talks to Ray's child, keeps a row a host, and writes the session.
 
     ``hosts`` is how many, which by name, or ``None`` for all that offer cores. ``session`` goes on with a saved one. The session
@@ -141,33 +142,33 @@ class FleetRun(Recorded):
 
     # -- what a run of its own kind says -------------------------------------------------------------------------------
 
+    @abstractmethod
     def conclude(self) -> Any:
         """What the run came to, on record; a result, or a section's body."""
-        raise NotImplementedError
 
+    @abstractmethod
     def job(self, files: Manifest) -> dict[str, Any]:
         """What each host is asked, beside the workload."""
-        raise NotImplementedError
 
     def done(self) -> list[str]:
         """Hosts that need no second run."""
         return []
 
+    @abstractmethod
     def reload(self) -> None:
         """What a saved session holds already."""
-        raise NotImplementedError
 
+    @abstractmethod
     def heard(self, kind: str, host: str, event: Mapping[str, Any]) -> None:
         """An event that not every run has."""
-        raise NotImplementedError
 
+    @abstractmethod
     def failed(self, host: str, kind: str, why: str) -> None:
         """A host gave no answer, or no more of them; ``kind`` is its state."""
-        raise NotImplementedError
 
+    @abstractmethod
     def unanswered(self) -> list[str]:
         """Hosts that were chosen and have not answered."""
-        raise NotImplementedError
 
     def at_first(self, host: str) -> dict[str, Any]:
         """The row of a host as the run begins."""
@@ -236,7 +237,7 @@ class FleetRun(Recorded):
     def _chosen(self, nodes: Sequence[Mapping[str, Any]], link: Link, files: Manifest) -> None:
         if self._journal is None:
             self._open(self.store.create(self.workload.name, f"{self.workload.name} {self.title}"))
-            self._introduce()
+            self.journal.introduce(self.workload)
         journal = self.journal
         journal.start_clock()
         journal.command({"argv": link.argv, "why": f"talk to Ray at {self.address}", "pid": link.pid})
@@ -296,10 +297,3 @@ class FleetRun(Recorded):
     def _open(self, writer: Writer) -> None:
         self._writer = writer
         self._journal = Journal(writer, self._listener, self.budget_s)
-
-    def _introduce(self) -> None:
-        w = self.workload
-        self.journal.append("workload", {"path": str(w.path), "sha256": w.sha256, "spec": w.as_dict(),
-                                         "files": [str(f) for f in w.files()]})  # fmt: skip
-        for role, who in w.owners.items():
-            self.journal.append("owner", {"role": role, "who": who, "source": w.path.name})

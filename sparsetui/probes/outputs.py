@@ -12,7 +12,7 @@ import torch
 
 from . import tensors, walk
 from .context import Context
-from .step import seeded, stepper
+from .step import seeded, stepper, threads
 
 # largest relative deviation (of the largest output) that a re-ordered sum may show at a dtype
 TOLERANCE = {"float64": 1e-9, "float32": 1e-3, "bfloat16": 4e-2, "float16": 1e-2, "complex64": 1e-3, "complex128": 1e-9}
@@ -69,7 +69,8 @@ def outputs(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:
 
 def _steadied_by(ctx: Context, count: int, drawn: bool) -> str:
     """The first remedy under which two runs (from two seeds where answers are drawn) agree to the bit; "" if none does."""
-    for name, remedy in (("eval()", _evaluating), ("deterministic algorithms", _deterministic), ("one thread", _alone)):
+    alone = ("one thread", lambda _: threads(1))
+    for name, remedy in (("eval()", _evaluating), ("deterministic algorithms", _deterministic), alone):
         try:
             with remedy(ctx):
                 a = run_outputs(ctx, count)
@@ -104,16 +105,6 @@ def _deterministic(ctx: Context) -> Iterator[None]:
         yield
     finally:
         torch.use_deterministic_algorithms(before)
-
-
-@contextlib.contextmanager
-def _alone(ctx: Context) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _agree(a: List[List[torch.Tensor]], b: List[List[torch.Tensor]]) -> Tuple[bool, float]:

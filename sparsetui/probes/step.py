@@ -59,6 +59,17 @@ def stepper(ctx: Context) -> Stepper:
 
 
 @contextlib.contextmanager
+def threads(count: int) -> Any:
+    """``count`` threads for ops; restored afterwards."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextlib.contextmanager
 def seeded(seed: int = 0) -> Any:
     """The global generator at a known point, so that dropout and the like repeat; restored afterwards."""
     before = torch.get_rng_state()

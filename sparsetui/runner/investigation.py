@@ -58,7 +58,7 @@ class Investigation(Recorded):
         if session is not None:
             self._reload()
         else:
-            self._introduce()
+            self.journal.introduce(workload)
 
     # -- what a face may call ------------------------------------------------------------------------------------
 
@@ -109,13 +109,6 @@ class Investigation(Recorded):
         self.writer.close()
 
     # -- the record ----------------------------------------------------------------------------------------------
-
-    def _introduce(self) -> None:
-        w = self.workload
-        self.journal.append("workload", {"path": str(w.path), "sha256": w.sha256, "spec": w.as_dict(),
-                                         "files": [str(f) for f in w.files()]})  # fmt: skip
-        for role, who in w.owners.items():
-            self.journal.append("owner", {"role": role, "who": who, "source": w.path.name})
 
     def _reload(self) -> None:
         """Read the newest payload of each pass back from the session's artifacts."""

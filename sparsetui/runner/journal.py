@@ -14,6 +14,7 @@ from sparsetui.evidence.records import Evidence, Number
 from sparsetui.runner.api import Listener, Live, Update
 from sparsetui.session.state import SessionState
 from sparsetui.session.writer import Writer
+from sparsetui.workload.spec import Workload
 
 _QUIET_S = 0.2  # updates that carry only progress are sent at most this often
 
@@ -51,6 +52,13 @@ class Journal:
     def append(self, kind: str, body: Any) -> None:
         self.writer.append(kind, body)
         self.tell(force=True)
+
+    def introduce(self, workload: Workload) -> None:
+        """What the session is about, and who answers for it by the workload file."""
+        w, files = workload, [str(f) for f in workload.files()]
+        self.append("workload", {"path": str(w.path), "sha256": w.sha256, "spec": w.as_dict(), "files": files})
+        for role, who in w.owners.items():
+            self.append("owner", {"role": role, "who": who, "source": w.path.name})
 
     def evidence(self, stage: str, probe: str, payload: Any, **fields: Any) -> Evidence:
         made = self.writer.evidence(stage, probe, payload, **fields)

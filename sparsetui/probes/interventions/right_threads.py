@@ -7,8 +7,8 @@ import os
 
 from ..context import Context
 from ..lock import quota_cores
+from ..step import threads
 from .engine import Intervention, Setting
-from .one_thread import threads
 
 
 def usable() -> int:
