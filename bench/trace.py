@@ -47,14 +47,19 @@ print(record(max(2, round(size / a_step)), path))
 OURS = """
 import resource, sys, time
 from pathlib import Path
+from sparsetui.ingest.events import team
 from sparsetui.ingest.traces import inspect
-told = []
+told, helpers = [], []
+start = team.Helper.__init__
+team.Helper.__init__ = lambda self, number: (helpers.append(number), start(self, number))[1]
 t = time.perf_counter()
 p = inspect(Path(sys.argv[1]), progress=lambda done, eta: told.append((done, eta)))
 t = time.perf_counter() - t
 use = resource.getrusage(resource.RUSAGE_SELF)
 peak = int(open("/proc/self/status").read().partition("VmHWM:")[2].split()[0]) * 1024  # ru_maxrss counts the parent's
-print(t, peak, p["events"], len(told), use.ru_utime + use.ru_stime)
+below = resource.getrusage(resource.RUSAGE_CHILDREN)
+peak += len(helpers) * below.ru_maxrss * 1024
+print(t, peak, p["events"], len(told), use.ru_utime + use.ru_stime + below.ru_utime + below.ru_stime)
 """
 HTA = """
 import logging, resource, sys, time
@@ -71,7 +76,7 @@ print(t, peak, len(a.t.get_trace(0)), 0, use.ru_utime + use.ru_stime)
 
 class Run(NamedTuple):
     seconds: float  # without imports
-    peak: int  # bytes
+    peak: int  # bytes, with those of helpers
     events: int
     told: int  # calls of progress
     cpu: float  # seconds of the whole process: on a busy host the fairer figure

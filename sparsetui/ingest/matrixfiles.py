@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from sparsetui.evidence.text import clean
 from sparsetui.ingest.errors import IngestError
+from sparsetui.ingest.events.source import encoding_of
 from sparsetui.ingest.structure import Ints
-from sparsetui.ingest.traces.source import encoding_of
 
 #: The most bytes of text or arrays that one matrix may unpack to.
 LIMIT = 2 << 30

@@ -17,7 +17,7 @@ import msgspec
 from sparsetui.evidence.text import clean
 from sparsetui.ingest.elements import ELEMENTS
 from sparsetui.ingest.errors import IngestError
-from sparsetui.ingest.traces.source import readable_file
+from sparsetui.ingest.events.source import readable_file
 
 LONGEST_HEADER = 100_000_000  # bytes; the format's own limit
 

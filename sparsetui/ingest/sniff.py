@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Literal
 
 from sparsetui.ingest.errors import IngestError
+from sparsetui.ingest.events.source import Source, readable_file
 from sparsetui.ingest.traces.columns import CATEGORIES
-from sparsetui.ingest.traces.source import Source, readable_file
 
 Kind = Literal["trace", "stacks", "checkpoint", "matrix"]
 

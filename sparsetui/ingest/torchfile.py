@@ -19,11 +19,11 @@ import numpy as np
 from sparsetui.evidence.text import clean
 from sparsetui.ingest.elements import ELEMENTS, TORCH_NAMES, nonfinite, nonzero
 from sparsetui.ingest.errors import IngestError
+from sparsetui.ingest.events.source import Progress
 from sparsetui.ingest.safetensors import Entry
 from sparsetui.ingest.samplers.base import OnCommand
 from sparsetui.ingest.structure import of_pattern
 from sparsetui.ingest.tensors import BAND_BYTES, strided
-from sparsetui.ingest.traces.source import Progress
 
 _LINE = 8 << 20  # longest line of the stream
 _TIMEOUT_S = 1800.0

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from sparsetui.ingest import traces
 from sparsetui.ingest.errors import IngestError
+from sparsetui.ingest.events import source
 from sparsetui.ingest.sniff import sniff
-from sparsetui.ingest.traces import source
 
 
 def event(name: str, ts: float, dur: float = 5.0, **more: Any) -> dict[str, Any]:
@@ -185,7 +185,7 @@ def test_bombs_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_an_endless_event_is_refused_in_bounded_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from sparsetui.ingest.traces import events
+    from sparsetui.ingest.events import reader as events
 
     monkeypatch.setattr(events, "_LONGEST_BLOCK", 1 << 20)
     text = '{"traceEvents": [{"ph": "X", "name": "' + "a" * (6 << 20)
@@ -269,3 +269,12 @@ def test_mutated_files_never_raise_anything_else(tmp_path: Path, edits: list[tup
 def test_events_of_any_shape_are_survived(tmp_path: Path, events: list[dict[str, Any]]) -> None:
     p = read(write(tmp_path, json.dumps({"traceEvents": events})))
     assert p["events"] == len(events)
+
+
+def test_events_behind_the_end_of_their_list_are_told_of(tmp_path: Path) -> None:
+    text = json.dumps(document())
+    at = text.index('}, {"ph"', text.index('"ts": 90')) + 1
+    p = read(write(tmp_path, text[:at] + "]}" + text[at:]))
+    assert p["events"] == 10
+    assert p["salvage"]["cut"] == "the list of events is closed, but more follow, which are not read"
+    assert abs(p["salvage"]["cut_at"]["byte"] - at) < 200

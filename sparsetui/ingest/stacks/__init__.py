@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from sparsetui.evidence.kernels import Catalogue
+from sparsetui.ingest.events.source import Progress, Source
 from sparsetui.ingest.stacks import chrome, formats
 from sparsetui.ingest.stacks.report import payload
 from sparsetui.ingest.stacks.tally import Tally
-from sparsetui.ingest.traces.source import Progress, Source
 
 __all__ = ["inspect"]
 

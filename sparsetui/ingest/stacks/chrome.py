@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from sparsetui.ingest.errors import IngestError
+from sparsetui.ingest.events.reader import Event, Reading, read
+from sparsetui.ingest.events.source import Progress
 from sparsetui.ingest.samplers.base import Frame
 from sparsetui.ingest.stacks.formats import finite, whole
 from sparsetui.ingest.stacks.tally import Root, Tally
-from sparsetui.ingest.traces.events import Event, Reading, read
 from sparsetui.ingest.traces.nest import nest
-from sparsetui.ingest.traces.source import Progress
 
 _MOST = 3_000_000  # events of one file
 _DEEPEST = 512  # calls below each other that are looked at

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from sparsetui.ingest.errors import IngestError
+from sparsetui.ingest.events.source import Progress, Source
 from sparsetui.ingest.samplers.base import Frame
 from sparsetui.ingest.stacks.tally import Root, Tally, located
 from sparsetui.ingest.stacks.tally import frame as parse
-from sparsetui.ingest.traces.source import Progress, Source
 
 MAX_WHOLE = 192 << 20  # such a file is one JSON value and has to be held whole, several times over
 _LONGEST_LINE = 1 << 20

@@ -9,29 +9,40 @@ from typing import Any
 from sparsetui.evidence.kernels import PATHS, Catalogue
 from sparsetui.evidence.records import Missing, Number, PathShare, TimeTable, Unanswered
 from sparsetui.ingest.errors import IngestError
+from sparsetui.ingest.events.reader import Reading
+from sparsetui.ingest.events.source import Progress
+from sparsetui.ingest.events.table import Renumbering
+from sparsetui.ingest.events.team import tables
 from sparsetui.ingest.traces import figures
 from sparsetui.ingest.traces.columns import WINDOW, Builder
-from sparsetui.ingest.traces.events import Reading, read
 from sparsetui.ingest.traces.nest import nest
 from sparsetui.ingest.traces.paths import NUMBER, assign, hosted
-from sparsetui.ingest.traces.source import Progress
 from sparsetui.ingest.traces.sums import Side, Sums
 
 ROWS = 200  # rows kept of a table; the rest is summed up in one line
 
 
 def inspect(
-    path: Path, *, catalogue: Catalogue | None = None, progress: Progress | None = None, window: int = WINDOW
+    path: Path,
+    *,
+    catalogue: Catalogue | None = None,
+    progress: Progress | None = None,
+    window: int = WINDOW,
+    helpers: int | None = None,
 ) -> dict[str, Any]:
     """Everything a trace file tells, JSON-able (records included).
 
     Times are in milliseconds unless a key says otherwise. At most about two ``window`` timed events are held in memory;
-    a larger trace is looked at window by window. Raises :class:`IngestError` for a file that is no trace, or one out of
+    a larger trace is looked at window by window. ``helpers`` processes decode beside this one, by default as many as gain
+    from it. Raises :class:`IngestError` for a file that is no trace, or one out of
     which not a single event could be saved.
     """
     reading, builder = Reading(path), Builder(window)
-    for events in read(path, reading, progress):
-        builder.add(events)
+    numbers: dict[int, Renumbering] = {}
+    for table, maker in tables(path, reading, progress, helpers):
+        if maker not in numbers:
+            numbers[maker] = builder.renumbering()
+        builder.take(table, numbers[maker])
     if reading.damaged and not reading.events:
         raise IngestError(f"{path}: no event could be read ({reading.cut or 'none is whole'})")
     catalogue = catalogue or Catalogue.load()

@@ -32,7 +32,7 @@ def nest(
     by_lane = np.argsort(lanes, kind="stable")
     same = lanes[by_lane][1:] == lanes[by_lane][:-1]
     out_of_order = int((same & (starts[by_lane][1:] < starts[by_lane][:-1])).sum())
-    sorting = np.lexsort((-lengths, starts, lanes))
+    sorting = _sorting(lanes, starts, lengths)
     start, length = starts[sorting], lengths[sorting]
     end = start + length
     parent = _parents(lanes[sorting], start, end)
@@ -43,6 +43,23 @@ def nest(
     shared = np.where(beyond, until - start[below], length[below])
     own = np.maximum(length - np.bincount(parent[below], shared, len(which)), 0.0)
     return Nesting(which[sorting], parent, own, overlapping, out_of_order)
+
+
+def _sorting(
+    lanes: npt.NDArray[np.int32], starts: npt.NDArray[np.float64], lengths: npt.NDArray[np.float64]
+) -> npt.NDArray[np.int64]:
+    """By lane, start and falling length. Profilers write nearly in this order, so that sorting key by key is quick; lengths
+    count only where starts are equal."""
+    order = np.argsort(starts, kind="stable")
+    order = order[np.argsort(lanes[order], kind="stable")]
+    lane, start = lanes[order], starts[order]
+    tied = np.zeros(len(order) + 1, bool)
+    tied[1:-1] = (lane[1:] == lane[:-1]) & (start[1:] == start[:-1])
+    rows = np.flatnonzero(tied[1:] | tied[:-1])
+    if len(rows):
+        among = order[rows]
+        order[rows] = among[np.lexsort((-lengths[among], starts[among], lanes[among]))]
+    return order
 
 
 def _parents(

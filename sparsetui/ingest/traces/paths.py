@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sparsetui.evidence.kernels import PATHS, PRODUCTS, Catalogue
-from sparsetui.ingest.traces.columns import COPY, HOST, KERNEL, OP, PYTHON, RUNTIME, Columns
+from sparsetui.ingest.events.table import COPY, KERNEL, OP, PYTHON, RUNTIME
+from sparsetui.ingest.traces.columns import HOST, Columns
 from sparsetui.ingest.traces.nest import Nesting, inherit
 
 NUMBER = {p: i for i, p in enumerate(PATHS)}

@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sparsetui.evidence.kernels import PATHS, SPARSE
-from sparsetui.ingest.traces.columns import COPY, KERNEL, MARK, OP, PYTHON, RUNTIME, Columns
+from sparsetui.ingest.events.table import COPY, KERNEL, MARK, OP, PYTHON, RUNTIME
+from sparsetui.ingest.traces.columns import Columns
 from sparsetui.ingest.traces.nest import Nesting
 from sparsetui.ingest.traces.paths import NUMBER, Paths
 from sparsetui.ingest.traces.spill import CONTINUES

@@ -54,6 +54,10 @@ class Source:
         self._unpacked = 0
         self._started = self._told = time.monotonic()
 
+    def again(self) -> Source:
+        """The same file, from its beginning."""
+        return Source(self.path, self._progress)
+
     def chunks(self) -> Iterator[bytes]:
         """UTF-8 text in pieces of a few MB. Invalid UTF-8 passes through as it is. Raises :class:`IngestError`."""
         try:

@@ -11,13 +11,16 @@ from typing import Any
 import msgspec
 
 from sparsetui.ingest.errors import IngestError
-from sparsetui.ingest.traces.salvage import Walk, utf8, walk
-from sparsetui.ingest.traces.source import Progress, Source
+from sparsetui.ingest.events.salvage import Walk, utf8, walk
+from sparsetui.ingest.events.source import Progress, Source
 
 _HEAD = 32 << 20  # everything before the first event must fit in this
 _TAIL = 1 << 20
+_FIRST = 1 << 18  # what shows how events are separated in a file
 _LONGEST_BLOCK = 64 << 20
-_HOPELESS = 5_000  # events beyond repair, a millisecond each, before a file that holds more of them than whole ones is given up
+_HOPELESS = (
+    5_000  # events beyond repair, a millisecond each, before a file that holds more of them than whole ones is given up
+)
 _SPACE = re.compile(rb"[\s,]*")
 _ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _RANK = re.compile(rb"""["']rank["']\s*:\s*(\d{1,9})""")
@@ -86,7 +89,12 @@ def read(path: Path, reading: Reading, progress: Progress | None = None) -> Iter
     Raises :class:`IngestError` when the file is no trace at all.
     """
     source = Source(path, progress)
-    yield from _Reader(source, reading).batches()
+    yield from Reader(source, reading).batches()
+    finish(path, reading, source)
+
+
+def finish(path: Path, reading: Reading, source: Source) -> None:
+    """What is known only once ``source`` has been read to its end."""
     reading.encoding = source.encoding
     wanted = [at for at in (reading.cut_byte, reading.first_lost_byte) if at is not None]
     if wanted:  # a damaged file is read once more for its line numbers, so that a sound one need not count them
@@ -95,33 +103,37 @@ def read(path: Path, reading: Reading, progress: Progress | None = None) -> Iter
         reading.first_lost_line = lines.get(reading.first_lost_byte) if reading.first_lost_byte is not None else None
 
 
-class _Reader:
+class Reader:
+    """Cuts a text into events: in bulk where it is sound, one by one where it is not."""
+
     def __init__(self, source: Source, reading: Reading) -> None:
         self.source, self.out = source, reading
         self.base = 0  # byte in the text at which the buffer begins
         self.separator = b""
-        self.sound = True
 
     def batches(self) -> Iterator[list[Event]]:
         chunks = self.source.chunks()
-        buffer = self._open(chunks)
+        yield from self.serially(self.open(chunks), chunks)
+
+    def serially(self, buffer: bytes, chunks: Iterator[bytes]) -> Iterator[list[Event]]:
+        """The events in ``buffer``, which begins inside the list of events, and all that follow it."""
         ended = False
         for chunk in chunks:
             buffer += chunk
             events, used, ended = self._take(buffer)
             if events:
                 yield events
-            buffer = self._drop(buffer, used)
+            buffer = self.drop(buffer, used)
             if ended:
                 break
         if not ended:
             events, used, ended = self._finish(buffer)
             if events:
                 yield events
-            buffer = self._drop(buffer, used)
+            buffer = self.drop(buffer, used)
         self._close(buffer, chunks, ended)
 
-    def _open(self, chunks: Iterator[bytes]) -> bytes:
+    def open(self, chunks: Iterator[bytes]) -> bytes:
         """Read up to the first event; what is known of the run stands before it."""
         buffer = b""
         for chunk in chunks:
@@ -129,11 +141,11 @@ class _Reader:
             text = buffer.lstrip()
             if text[:1] == b"[":
                 self.out.bare_list = True
-                return self._drop(buffer, len(buffer) - len(text) + 1)
+                return self.drop(buffer, len(buffer) - len(text) + 1)
             found = _ARRAY.search(buffer)
             if found:
                 self._about(buffer[: found.start()])
-                return self._drop(buffer, found.end())
+                return self.drop(buffer, found.end())
             if len(buffer) > _HEAD:
                 break
             if text and text[:1] != b"{":
@@ -156,29 +168,27 @@ class _Reader:
 
     def _take(self, buffer: bytes) -> tuple[list[Event], int, bool]:
         """Events from a buffer to which more will come: (events, bytes used, the array was closed)."""
-        if self.sound:
-            at = self._boundary(buffer)
-            if at > 0:
-                events = _decode(buffer, at)
-                if events is not None:
-                    self.out.events += len(events)
-                    return events, at, False
+        at = self.boundary(buffer)
+        if at > 0:
+            events = decode(buffer, at)
+            if events is not None:
+                self.sound(len(events), last(events))
+                return events, at, False
         if len(buffer) < 64 << 10:  # too little to say anything
             return [], 0, False
         return self._walk(buffer, final=False)
 
-    def _boundary(self, buffer: bytes) -> int:
-        """Just behind the last event that surely ends in the buffer, or 0."""
+    def boundary(self, text: bytes | bytearray, begin: int = 0, end: int | None = None) -> int:
+        """Just behind the last event that surely ends in ``text[begin:end]``, or 0."""
         if not self.separator:
-            self._learn(buffer)
+            self._learn(bytes(text[begin : begin + _FIRST]))
             if not self.separator:
                 return 0
-        at = buffer.rfind(self.separator)
-        return at + 1 if at >= 0 else 0
+        return text.rfind(self.separator, begin, end) + 1
 
     def _learn(self, buffer: bytes) -> None:
         """What stands between two events in this file, e.g. ``},\\n  {\\n    "ph"``."""
-        text = buffer[: 1 << 18].decode("latin-1")
+        text = buffer[:_FIRST].decode("latin-1")
         state, pieces = Walk(), []
         for piece in walk(text, state, final=False):
             pieces.append(piece)
@@ -193,16 +203,21 @@ class _Reader:
         """The rest of the file: all but its end in one go, the end event by event."""
         events: list[Event] = []
         used = 0
-        if self.sound and len(buffer) > _TAIL:
-            at = self._boundary(buffer[:-_TAIL])
-            bulk = _decode(buffer, at) if at else None
+        if len(buffer) > _TAIL:
+            at = self.boundary(buffer[:-_TAIL])
+            bulk = decode(buffer, at) if at else None
             if bulk is not None:
-                self.out.events += len(bulk)
+                self.sound(len(bulk), last(bulk))
                 events, used = bulk, at
         kept = self.base
-        more, further, ended = self._walk(self._drop(buffer, used), final=True)
+        more, further, ended = self._walk(self.drop(buffer, used), final=True)
         self.base = kept
         return events + more, used + further, ended
+
+    def sound(self, count: int, last: str) -> None:
+        """So many events were decoded in bulk, the last of which is told as ``last``."""
+        self.out.events += count
+        self.out.last_good = last or self.out.last_good
 
     def _walk(self, buffer: bytes, *, final: bool) -> tuple[list[Event], int, bool]:
         out, state = self.out, Walk()
@@ -231,8 +246,7 @@ class _Reader:
             raise IngestError(
                 f"{self.source.path}: byte {self.base}: an event longer than {_LONGEST_BLOCK >> 20} MiB is not accepted"
             )
-        if events:
-            out.last_good = _told(events[-1])
+        out.last_good = last(events) or out.last_good
         return events, state.at, state.ended
 
     def _cut(self, why: str, at: int) -> None:
@@ -241,27 +255,32 @@ class _Reader:
 
     def _close(self, rest: bytes, chunks: Iterator[bytes], ended: bool) -> None:
         """What stands behind the events: the rank may, and so may the reason for an early end."""
-        at, border = self._second(rest, 0), rest[-64:]
+        found, border = self._further(rest, 0), rest[-64:]
         before = len(rest)
         for chunk in chunks:
-            at = self._second(border + chunk, before - len(border)) if at is None else at
+            found = found or self._further(border + chunk, before - len(border))
             before, border = before + len(chunk), (border + chunk)[-64:]
             if len(rest) < _TAIL:
                 rest += chunk
         self._about(rest)
-        if at is not None and ended:
-            self._cut("a second list of events follows, which is not read", at)
+        if found and ended:
+            self._cut(*found)
         elif self.source.cut and not ended:
             self.out.cut = self.source.cut
         elif self.source.cut:
             self.out.cut, self.out.cut_byte = self.source.cut, self.base + len(rest)
 
-    def _second(self, text: bytes, offset: int) -> int | None:
-        """Where another list of events begins behind the first: two files in one, or a key that occurs twice."""
-        found = re.match(rb"\s*\[", text) if self.out.bare_list and not offset else _ARRAY.search(text)
-        return offset + found.start() if found else None
+    def _further(self, text: bytes, offset: int) -> tuple[str, int] | None:
+        """Events behind the end of their list: in another one (two files in one, or a key that occurs twice), or in none."""
+        again = re.match(rb"\s*\[", text) if self.out.bare_list and not offset else _ARRAY.search(text)
+        loose = text.find(self.separator) if self.separator else -1
+        if again and (loose < 0 or again.start() <= loose):
+            return "a second list of events follows, which is not read", offset + again.start()
+        if loose >= 0:
+            return "the list of events is closed, but more follow, which are not read", offset + loose
+        return None
 
-    def _drop(self, buffer: bytes, used: int) -> bytes:
+    def drop(self, buffer: bytes, used: int) -> bytes:
         self.base += used
         return buffer[used:]
 
@@ -281,12 +300,32 @@ def _lines_at(path: Path, places: list[int]) -> dict[int, int]:
     return out
 
 
-def _decode(buffer: bytes, end: int) -> list[Event] | None:
+def decode(buffer: bytes, end: int) -> list[Event] | None:
     """The events in ``buffer[:end]``, or None if they are not sound JSON."""
-    space = _SPACE.match(buffer)
-    start = space.end() if space else 0
+    start = _first(buffer, 0, end)
+    return _decoded(b"".join((b"[", memoryview(buffer)[start:end], b"]")))
+
+
+def decode_within(space: bytearray | memoryview, begin: int, end: int) -> list[Event] | None:
+    """The same for ``space[begin:end]``, without a copy: the bytes before and behind become brackets for as long."""
+    start = _first(space, begin, end)
+    before, behind = space[start - 1], space[end]
+    space[start - 1], space[end] = ord("["), ord("]")
+    with memoryview(space) as view:
+        events = _decoded(view[start - 1 : end + 1])
+    space[start - 1], space[end] = before, behind
+    return events
+
+
+def _first(text: bytes | bytearray | memoryview, begin: int, end: int) -> int:
+    """Where the first event begins: behind spaces and commas."""
+    space = _SPACE.match(text, begin, end)
+    return space.end() if space else begin
+
+
+def _decoded(text: bytes | memoryview) -> list[Event] | None:
     try:
-        return _EVENTS.decode(b"".join((b"[", memoryview(buffer)[start:end], b"]")))
+        return _EVENTS.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
@@ -316,5 +355,6 @@ def _raw(value: Any) -> msgspec.Raw:
         return msgspec.Raw()
 
 
-def _told(event: Event) -> str:
-    return f"{str(event.name)[:80]} at {event.ts}"
+def last(events: list[Event]) -> str:
+    """The last of some events in words; nothing for none."""
+    return f"{str(events[-1].name)[:80]} at {events[-1].ts}" if events else ""
