@@ -82,6 +82,8 @@ class Names(dict[Any, int]):
         self.things: list[str] = []
 
     def __missing__(self, name: Any) -> int:
+        if name is None:
+            raise ValueError("an event without a name")
         if len(self.things) >= MAX_NAMES:
             return self._further()
         self.things.append(name[:4096] if isinstance(name, str) else str(name)[:200])
@@ -140,7 +142,7 @@ class Tabling:
             for i in np.flatnonzero(kind == -1).tolist():
                 kind[i] = _guess(timed[i])
         ts, dur = np.array([e.ts for e in timed], np.float64), np.array([e.dur for e in timed], np.float64)
-        if None in names or not ((abs(ts) < _LONGEST_US).all() and (dur >= 0).all() and (dur < _LONGEST_US).all()):
+        if not ((abs(ts) < _LONGEST_US).all() and (dur >= 0).all() and (dur < _LONGEST_US).all()):
             raise ValueError
         keep = kind != OTHER
         lanes = self._numbered([e.pid for e in timed], [e.tid for e in timed])
@@ -161,7 +163,9 @@ class Tabling:
         return columns if keep.all() else tuple(c[keep] for c in columns)
 
     def _numbered(self, pids: list[Any], tids: list[Any]) -> npt.NDArray[np.int32]:
-        """The lane of each event. Where all are plain numbers, each pair of them is looked up once."""
+        """The lane of each event. Where all are one, or plain numbers, each pair of them is looked up once."""
+        if pids and pids.count(pids[0]) == len(pids) == tids.count(tids[0]):
+            return np.full(len(pids), self.lanes[pids[0], tids[0]], np.int32)
         try:
             p, t = np.array(pids), np.array(tids)
         except ValueError:  # lists among them

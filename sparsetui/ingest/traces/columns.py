@@ -28,7 +28,7 @@ HOST = (OP, RUNTIME, PYTHON)
 DEVICE = (KERNEL, COPY)
 CATEGORIES = frozenset(KINDS) | {"ac2g", "async", "fwdbwd", "gpu_user_annotation", "trace", "cuda_sync", "overhead"}
 
-WINDOW = 1_500_000  # timed events that are held and looked at together; of larger traces the rest waits on disk
+WINDOW = 1_200_000  # timed events that are held and looked at together; of larger traces the rest waits on disk
 MAX_EVENTS = 150_000_000  # six gigabytes of it
 
 
