@@ -6,13 +6,21 @@ ones. Nor are version counters: a detached alias counts apart, ``.data`` does to
 
 from __future__ import annotations
 
-from typing import Any, Dict, Hashable, List, Tuple
+import weakref
+from typing import Any, Callable, Dict, Hashable, List, Tuple
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from . import tensors
 
+
+def _remembers() -> bool:
+    t = torch.zeros(1)
+    return weakref.ref(t.untyped_storage())() is not None
+
+
+_REMEMBERED = _remembers()
 _WRITES: Dict[Any, Tuple[Tuple[int, str], ...]] = {}
 # norms whose schema hides that they update their running statistics when training: (position, name), by op
 _HIDDEN = {"aten::native_batch_norm": ((3, "running_mean"), (4, "running_var"))}
@@ -32,21 +40,34 @@ def weak(storage: Any) -> Any:
     return StorageWeakRef(storage)  # type: ignore[no-untyped-call]
 
 
+def watch(storage: Any, freed: Callable[[], None]) -> Any:
+    """A reference that calls ``freed`` when a storage is freed, so that its key may be given to another; drop it to stop that.
+
+    Unlike :func:`weak` it leaves nothing behind on the heap, where the smallest block decides whether large ones above and
+    below it are handed back to the kernel, page by page. Where torch forgets a storage's Python object while the storage
+    lives, it is such a weak reference, and ``freed`` is never called.
+    """
+    if not _REMEMBERED:
+        return weak(storage)
+    return weakref.ref(storage, lambda _: freed())
+
+
 def identity(t: torch.Tensor) -> Hashable:
     """What tells a tensor from any other live one: storages, and the window that it opens on them. ``None`` without storage."""
     if t.layout == torch.strided:
         k = tensors.key(t)
-        return None if k is None else (k, *_window(t))
+        return None if k is None else (k, *window(t))
     if not tensors.is_sparse(t):
         return None
-    parts = [(tensors.key(p), *_window(p)) for p in tensors.parts(t).values()]
+    parts = [(tensors.key(p), *window(p)) for p in tensors.parts(t).values()]
     if any(p[0] is None for p in parts):
         return None
     return (t.layout, tuple(t.shape), t.layout == torch.sparse_coo and t.is_coalesced(), *parts)
 
 
-def _window(t: torch.Tensor) -> Tuple[Any, ...]:
-    return (t.dtype, tuple(t.shape), t.stride(), t.storage_offset(), t.is_conj(), t.is_neg())
+def window(t: torch.Tensor) -> Tuple[Any, ...]:
+    """What part of its storage a dense tensor looks at, and as what."""
+    return (t.dtype, t.shape, t.stride(), t.storage_offset(), t.is_conj(), t.is_neg())
 
 
 def versions(t: torch.Tensor) -> Tuple[int, ...]:

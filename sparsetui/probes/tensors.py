@@ -70,7 +70,7 @@ def key(t: torch.Tensor) -> Optional[int]:
     ``None`` where a tensor has no storage of its own (mkldnn, functional wrappers).
     """
     try:
-        return int(values(t).untyped_storage()._cdata)
+        return int((t if t.layout is torch.strided else values(t)).untyped_storage()._cdata)
     except (RuntimeError, NotImplementedError, AttributeError):
         return None
 
@@ -78,7 +78,7 @@ def key(t: torch.Tensor) -> Optional[int]:
 def version(t: torch.Tensor) -> int:
     """The in-place version of a tensor's values; 0 for inference tensors, which keep none."""
     try:
-        return int(values(t)._version)
+        return int((t if t.layout is torch.strided else values(t))._version)
     except RuntimeError:
         return 0
 

@@ -36,22 +36,21 @@ class Rewrites(Prepared):
     def __init__(self, matches: List[Match], writers: Sequence[Match] = ()) -> None:
         super().__init__()
         self._matches, self._writers = matches, writers
-        self._table: Dict[Any, Tuple[Optional[Handler], bool]] = {}
+        self._table: Dict[int, Tuple[Any, Optional[Handler], bool]] = {}  # by id: hashing an op takes longer than it
         self.each_step: List[Callable[[], None]] = []
         self.on_write: List[Callable[[int], None]] = []  # told the key of each storage that the step writes to
         self.contiguous = False  # whether results have to be laid out as the original op would
 
     def handler(self, func: Any) -> Tuple[Optional[Handler], bool]:
         """The handler of an op, if any, and whether the op may write into its operands."""
-        try:
-            return self._table[func]
-        except KeyError:
+        known = self._table.get(id(func))
+        if known is None:
             name = optable.base_name(func)
             writes = bool(func._schema.is_mutable) or identity.hides_writes(name)
             asked = self._writers if writes else self._matches
             found = next((h for h in (m(name, func) for m in asked) if h is not None), None)
-            self._table[func] = (found, writes)
-            return found, writes
+            known = self._table[id(func)] = (func, found, writes)
+        return known[1], known[2]
 
     def wrote(self, func: Any, args: Any, kwargs: Dict[str, Any]) -> None:
         for t in identity.written(func, args, kwargs):

@@ -6,6 +6,7 @@ conversion of a freshly masked weight is still recognised as the same conversion
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Callable, Dict, Hashable, List, Optional, Tuple
 
 import torch
@@ -17,6 +18,7 @@ from .products import constants
 
 _LEARNING_STEPS = 4  # by then every constant op has been seen
 _MAX_MISSES = 64  # an op that still misses this often has operands that change: it is not constant after all
+_MOST_NUMBERED = 100_000
 _UNUSED_STEPS = 8  # a result that no step asked for in this many rounds over the inputs is given up
 
 # what these make follows from their numbers alone
@@ -49,9 +51,10 @@ class Folding:
         self.results: Dict[int, Hashable] = {}  # storage key of a kept result -> its signature
         self.writes: Dict[int, int] = {}  # how often leaves were written to
         self.sigs: Dict[int, Hashable] = {}
-        # weak references keep the keys of this step's storages from being given to others, and nothing in memory: what is
-        # freed in the plain step is freed here too, and its buffer used again while it is in the caches
-        self.alive: List[Any] = []
+        self.ids: Dict[Hashable, int] = {}  # signatures nest: by their numbers they stay short
+        self.numbered = 0
+        # what is freed in the plain step is freed here too, and its buffer used again while it is in the caches
+        self.watched: Dict[int, Any] = {}
         self.misses: Dict[str, int] = {}
         self.same: Dict[Hashable, Tuple[int, int]] = {}  # writes that changed nothing: how the target stood then
         self.steps = 0
@@ -62,17 +65,22 @@ class Folding:
     def begin(self) -> None:
         self.steps += 1
         self.sigs.clear()
-        self.alive.clear()
+        self.watched.clear()
         for sig in [s for s, kept in self.kept.items() if self.steps - kept.step > self.patience]:
             self.drop(sig)
 
     def wrote(self, k: int) -> None:
         """The step wrote into a storage: it no longer holds what its signature says."""
-        self.sigs.pop(k, None)
+        self.freed(k)
         if k in self.leaves:
             self.writes[k] = self.writes.get(k, 0) + 1
         if k in self.results:
             self.drop(self.results[k])
+
+    def freed(self, k: int) -> None:
+        """The storage with this key is gone, or no longer holds what was made."""
+        self.sigs.pop(k, None)
+        self.watched.pop(k, None)
 
     def match(self, name: str, func: Any) -> Optional[Handler]:
         fam = optable.family(name, getattr(func, "tags", ()))
@@ -80,10 +88,11 @@ class Folding:
             return None
 
         def handle(func: Any, args: Any, kwargs: Dict[str, Any], active: bool) -> Any:
-            ins = list(tensors.flatten((args, kwargs), 3))
+            ins: List[torch.Tensor] = []
+            form = (_form(args, ins), _form(kwargs, ins))
             if not ins and optable.short(name) in _FACTORIES:
-                return self.note(func(*args, **kwargs), (func, _form(args), _form(sorted(kwargs.items()))))
-            sig = self.signature(func, args, kwargs, ins)
+                return self.note(func(*args, **kwargs), (func, form))
+            sig = self.signature(func, form, ins)
             if sig is None:
                 return NotImplemented
             take = self.wanted(fam, name, ins)
@@ -109,13 +118,15 @@ class Folding:
             return None
 
         def handle(func: Any, args: Any, kwargs: Dict[str, Any], active: bool) -> Any:
-            target, others = args[0], list(tensors.flatten((args[1:], kwargs), 3))
+            target = args[0]
+            others: List[torch.Tensor] = []
+            form = (_form(args[1:], others), _form(kwargs, others))
             k = tensors.key(target) if isinstance(target, torch.Tensor) and target.layout == torch.strided else None
             if k is not None and k in self.sigs and k not in self.leaves:
-                return self.fill(func, args, kwargs, name, (k, fam, others), active)
+                return self.fill(func, args, kwargs, name, (k, fam, others, form), active)
             if k is None or k not in self.leaves or not self.wanted(fam, name, [target, *others]):
                 return NotImplemented
-            sig = self.signature(func, args[1:], kwargs, others) if others else (func, _form(args[1:]))
+            sig = self.signature(func, form, others) if others else (func, form)
             if sig is None:
                 return NotImplemented
             what = (sig, identity.identity(target))
@@ -137,9 +148,9 @@ class Folding:
 
     def fill(self, func: Any, args: Any, kwargs: Dict[str, Any], name: str, of: Any, active: bool) -> Any:
         """Constants written into a buffer that the step made: the filled buffer is kept, and copied in from then on."""
-        k, fam, others = of
+        k, fam, others, form = of
         target = args[0]
-        told = self.signature(func, args[1:], kwargs, others) if others else (func, _form(args[1:]))
+        told = self.signature(func, form, others) if others else (func, form)
         if told is None:
             return NotImplemented
         sig = (told, self.sigs[k], _windows(target))
@@ -178,35 +189,59 @@ class Folding:
                 self.owner.wrote(func, args, kwargs)
         return out
 
-    def signature(self, func: Any, args: Any, kwargs: Any, ins: List[torch.Tensor]) -> Hashable:
+    def signature(self, func: Any, form: Hashable, ins: List[torch.Tensor]) -> Hashable:
         """What the result follows from, or None where that may differ from step to step."""
         if not ins:
             return None
         parts: List[Hashable] = []
         for t in ins:
-            ident = identity.identity(t)
-            if ident is None:
+            if t.layout is torch.strided:  # most are, and each step asks: nothing is looked at twice
+                k = tensors.key(t)
+                stands = None if k is None else self.stands(k, t)
+                if stands is None:
+                    return None
+                parts.append((stands, *identity.window(t)))
+                continue
+            if identity.identity(t) is None:
                 return None
-            stands: List[Hashable] = []
-            for k, v in zip(identity.storages(t), identity.versions(t)):
-                s = self.sigs.get(k)
-                if s is None:
-                    if k not in self.leaves:
-                        return None
-                    s = (k, v, self.writes.get(k, 0))
-                stands.append(s)
-            # views of one storage are told apart by what they look at; its key changes where it is made anew on each step
-            parts.append((tuple(stands), _windows(t)))
-        return (func, tuple(parts), _form(args), _form(sorted(kwargs.items())))
+            of_parts = [self.stands(k, p) for k, p in zip(identity.storages(t), tensors.parts(t).values())]
+            if None in of_parts:
+                return None
+            parts.append((tuple(of_parts), _windows(t)))
+        return self.number((func, tuple(parts), form))
+
+    def stands(self, k: int, part: torch.Tensor) -> Optional[Hashable]:
+        """What is in the storage ``k``: what made it, or the state of a constant; None where neither is known."""
+        made = self.sigs.get(k)
+        if made is None and k in self.leaves:
+            return (k, tensors.version(part), self.writes.get(k, 0))
+        return made
+
+    def number(self, sig: Hashable) -> int:
+        """The same number for the same signature; never one that another had before."""
+        known = self.ids.get(sig)
+        if known is None:
+            if len(self.ids) >= _MOST_NUMBERED:
+                self.ids.clear()
+            self.numbered += 1
+            known = self.ids[sig] = self.numbered
+        return known
 
     def note(self, out: Any, sig: Hashable) -> Any:
+        if isinstance(out, torch.Tensor) and out.layout is torch.strided:
+            self.made(out, (sig, 0, 0))
+            return out
         for i, t in enumerate(tensors.flatten(out, 3)):
             for j, p in enumerate(tensors.parts(t).values()):
-                k = tensors.key(p)
-                if k is not None and k not in self.leaves:
-                    self.sigs[k] = (sig, i, j)
-                    self.alive.append(identity.weak(p.untyped_storage()))
+                self.made(p, (sig, i, j))
         return out
+
+    def made(self, part: torch.Tensor, sig: Hashable) -> None:
+        k = tensors.key(part)
+        if k is not None and k not in self.leaves:
+            self.sigs[k] = sig
+            if k not in self.watched:
+                self.watched[k] = identity.watch(part.untyped_storage(), partial(self.freed, k))
 
     def keep(self, name: str, sig: Hashable, out: Any, ins: List[torch.Tensor]) -> None:
         if self.steps > _LEARNING_STEPS:
@@ -235,8 +270,7 @@ class Folding:
 
 def _windows(t: torch.Tensor) -> Hashable:
     """The identity of a tensor without its storages."""
-    return (t.layout, tuple(t.shape), *((p.dtype, tuple(p.shape), p.stride(), p.storage_offset(), p.is_conj(), p.is_neg())
-                                        for p in tensors.parts(t).values()))  # fmt: skip
+    return (t.layout, t.shape, *(identity.window(p) for p in tensors.parts(t).values()))
 
 
 def _detached(out: Any) -> Any:
@@ -248,12 +282,17 @@ def _detached(out: Any) -> Any:
     return out
 
 
-def _form(obj: Any) -> Hashable:
-    """Arguments with their tensors blanked: numbers, flags, and where in the lists the tensors stand."""
+def _form(obj: Any, ins: List[torch.Tensor]) -> Hashable:
+    """Arguments with their tensors taken out, into ``ins``: numbers, flags, and where in the lists the tensors stood."""
     if isinstance(obj, torch.Tensor):
+        ins.append(obj)
         return "tensor"
+    if obj is None or isinstance(obj, (bool, int, str, torch.dtype)):
+        return (type(obj), obj)
     if isinstance(obj, (list, tuple)):
-        return tuple(_form(o) for o in obj)
+        return tuple([_form(o, ins) for o in obj])
+    if isinstance(obj, dict):
+        return tuple([(k, _form(obj[k], ins)) for k in sorted(obj)])
     return repr(obj)
 
 
