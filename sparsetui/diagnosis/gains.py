@@ -38,7 +38,24 @@ def net_ms(case: Case, s: Suspect) -> tuple[float, float, float] | None:
             return None
         value -= theirs[0]
         half = math.hypot(half, theirs[1])
-    return value, value - half, value + half
+    return _sober(case, t.closure, value, half)
+
+
+def _sober(case: Case, closure: Closure, value: float, half: float) -> tuple[float, float, float]:
+    """``(ms, low, high)`` of a gain, no larger than the gap unless the plain step bears it out.
+
+    The pass-through mode costs time for each op. Where the mechanism's ops are gone, so is what the mode cost for them, and
+    control less intervened says too much; the plain step less intervened says too little by what the mode still costs for the
+    rest. The truth lies between the two, and a gain beyond the gap (which something else would have to eat up) is claimed
+    only where both see it.
+    """
+    whole, off, on = _gap_ms(case).value, closure.control_ratio.value, closure.closed_ratio.value
+    step = case.comparison.failing_ms.value if case.comparison else None
+    if whole is None or off is None or on is None or step is None or not 0.0 < whole < value:
+        return value, value - half, value + half
+    less = max(0.0, off - 1.0) * step  # off - on is control - on less the whole cost of the mode
+    sober = max(whole, value - less)
+    return min(sober, value), min(value - half, value - less), value + half
 
 
 def _their_gain(case: Case, s: Suspect, mine: float) -> tuple[float, float] | None:
@@ -102,8 +119,9 @@ def share_of_gap(case: Case, s: Suspect) -> Number:
     t = trial(case, s)
     n = t.closure.n if t and t.closure else None
     value = net[0] / whole.value
-    rel = math.hypot((net[2] - net[0]) / whole.value, value * (whole.ci[1] - whole.ci[0]) / 2 / whole.value)
-    return Number(value=value, ci=(value - rel, value + rel), n=n, quality="derived")
+    of_gap = value * (whole.ci[1] - whole.ci[0]) / 2 / whole.value
+    low, high = (math.hypot((end - net[0]) / whole.value, of_gap) for end in net[1:])
+    return Number(value=value, ci=(value - low, value + high), n=n, quality="derived")
 
 
 def closes(case: Case, s: Suspect, least: float) -> bool:
@@ -145,7 +163,9 @@ def share_text(share: Number) -> str:
 def net_closure(case: Case, s: Suspect, closure: Closure) -> Closure:
     """The closure with its effect reduced by what the same intervention gains in the comparator."""
     net, step = net_ms(case, s), case.comparison.failing_ms.value if case.comparison else None
-    if len(s.tried_on) < 2 or net is None or not step:
+    if net is None or not step or closure.effect.value is None:
+        return closure
+    if len(s.tried_on) < 2 and net[0] >= closure.effect.value * step:
         return closure
     effect = msgspec.structs.replace(closure.effect, value=net[0] / step, ci=(net[1] / step, net[2] / step))
     return msgspec.structs.replace(closure, effect=effect)

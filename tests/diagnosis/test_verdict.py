@@ -30,12 +30,13 @@ def rounds(ratio: float, n: int = 8, ms: float = 1.0, sd: float = 0.01) -> list[
     ]  # fmt: skip
 
 
-def arms(closed: float, ms: float = 1.0, n: int = 6) -> list[ArmRound]:
-    """Cycles of one process in which the intervention takes ``closed`` of the control's time."""
+def arms(closed: float, ms: float = 1.0, n: int = 6, mode: float = 1.02) -> list[ArmRound]:
+    """Cycles of one process in which the intervention takes ``closed`` of the control's time, and that ``mode`` of the plain
+    step's."""
     rng = np.random.default_rng(11)
     return [
-        ArmRound(blocks(rng, "off", "r", ms, 2), blocks(rng, "control", "r", ms * 1.02, 2),
-                 blocks(rng, "on", "r", ms * 1.02 * closed, 2))
+        ArmRound(blocks(rng, "off", "r", ms, 2), blocks(rng, "control", "r", ms * mode, 2),
+                 blocks(rng, "on", "r", ms * mode * closed, 2))
         for _ in range(n)
     ]  # fmt: skip
 
@@ -87,14 +88,18 @@ IDS = {
 
 
 def case(
-    ratio: float, *, trials: Mapping[tuple[str, str], tuple[float, Mapping[str, Any]]] | None = None, **more: Any
+    ratio: float,
+    *,
+    trials: Mapping[tuple[str, str], tuple[float, Mapping[str, Any]]] | None = None,
+    mode: float = 1.02,
+    **more: Any,
 ) -> Case:
     taken = rounds(ratio)
     compared = compare(taken)
     declared = more.get("declared", Declared())
     made = {}
     for (name, variant), (closed, check) in (trials or {}).items():
-        c = closure(arms(closed, ms=ratio), compared, question="missing-speedup" if declared.speedup else "regression",
+        c = closure(arms(closed, ms=ratio, mode=mode), compared, question="missing-speedup" if declared.speedup else "regression",
                     ideal_ratio=1 / declared.speedup if declared.speedup else None)  # fmt: skip
         made[(name, variant)] = Trial(name, c, check, (f"E-{name}",))
     return Case(comparison=compared, trials=made, evidence_ids=IDS, **more)
@@ -113,6 +118,27 @@ def test_a_gap_that_an_intervention_closes_is_a_confirmed_fault() -> None:
     assert v.share_of_regression.value == pytest.approx(1.0, abs=0.1)
     assert v.share_of_regression.ci is not None
     assert v.share_of_regression.ci[0] > 0.8
+
+
+def test_more_than_the_gap_is_claimed_only_where_the_plain_step_bears_it_out() -> None:
+    """The mode's own cost for the ops that are gone is no gain."""
+    trial = {("swap-sides", "failing"): (0.25, CHECK)}
+    # control 3.0, on 0.75: 2.25 of a gap of 1.0, yet the plain step at 2.0 leaves 1.25
+    v = judge(case(2.0, census=ORIENTED, trials=trial, mode=1.5)).verdict
+    assert v.share_of_regression is not None
+    assert v.share_of_regression.value == pytest.approx(1.25, abs=0.1)
+    # control 3.0, on 1.2: 1.8 of the gap by the control, 0.8 by the plain step
+    found = judge(case(2.0, census=ORIENTED, trials={("swap-sides", "failing"): (0.4, CHECK)}, mode=1.5))
+    share = found.verdict.share_of_regression
+    assert share is not None
+    assert share.ci is not None
+    assert share.value == pytest.approx(1.0, abs=0.02)
+    assert share.ci[0] < 0.85 < 1.7 < share.ci[1]
+    assert "more than the gap" not in found.verdict.summary
+    assert found.budget is not None
+    assert sum(line.ms.value or 0.0 for line in found.budget.lines) == pytest.approx(
+        found.budget.gap_ms.value, rel=0.05
+    )
 
 
 def test_a_pair_that_does_not_differ_is_no_fault_and_says_what_was_ruled_out() -> None:
@@ -157,9 +183,7 @@ def test_what_the_comparator_pays_and_nothing_can_rewrite_there_is_not_the_cause
 
 def test_a_missing_speedup_counts_what_both_pay() -> None:
     both = {"failing": census(product()), "comparator": census(product())}
-    j = judge(
-        case(1.0, census=both, declared=Declared(speedup=2.0), trials={("swap-sides", "failing"): (0.5, CHECK)})
-    )
+    j = judge(case(1.0, census=both, declared=Declared(speedup=2.0), trials={("swap-sides", "failing"): (0.5, CHECK)}))
     assert j.verdict.mechanism == "kernel.wrong-orientation"
 
 
