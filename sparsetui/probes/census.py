@@ -9,11 +9,13 @@ Aggregates are streamed: memory grows with the number of distinct (op, place, op
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from typing import Any, Callable, Dict, Hashable, List, Optional, Tuple
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from . import identity, optable, tensors, walk
 from .context import Context
@@ -101,7 +103,7 @@ class CensusMode(Mode):  # type: ignore[no-untyped-call]
             RuntimeError,
             NotImplementedError,
         ) as e:  # the code may catch it and take another way: that is worth knowing
-            self._failed(name, ins, e)
+            self.failed(name, ins, e)
             raise
         ns = time.perf_counter_ns() - t0
         outs = list(tensors.flatten(out, 3))
@@ -113,7 +115,8 @@ class CensusMode(Mode):  # type: ignore[no-untyped-call]
         self.mode_ns += time.perf_counter_ns() - begin - ns
         return out
 
-    def _failed(self, name: str, ins: List[torch.Tensor], e: Exception) -> None:
+    def failed(self, name: str, ins: List[torch.Tensor], e: Exception) -> Optional[Dict[str, Any]]:
+        """Note an op or function that raised; its row, unless there are too many."""
         k = (name, self.owners.current(), self.owners.place(), tuple(tensors.layout(t) for t in ins[:4]))
         row = self.failures.get(k)
         if row is None and len(self.failures) < 200:
@@ -123,6 +126,7 @@ class CensusMode(Mode):  # type: ignore[no-untyped-call]
         if row is not None:
             row["calls"] += 1
             row["counted"] += int(self.counting)
+        return row
 
     def _count(self, name: str, func: Any, ins: List[torch.Tensor], consts: List[Optional[Constant]],
                layouts: List[str], outs: List[torch.Tensor], origin: Optional[Constant], ns: int) -> None:  # fmt: skip
@@ -353,6 +357,39 @@ def _written_to(tracker: Tracker) -> List[Dict[str, Any]]:
     return [dict(tensors.describe(t), name=tracker.name(t, k), mutated=True) for k, t in tracker.targets.items()][:2000]
 
 
+class _Raised(TorchFunctionMode):
+    """Notes the innermost torch function that raises before any op is dispatched, as code in front of the dispatcher may
+    (inference tensors, argument checks). ``mode_only`` tells that the same call runs outside ``inference_mode``."""
+
+    def __init__(self, census: CensusMode) -> None:
+        super().__init__()
+        self.census = census
+        self.told: Optional[Exception] = None
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        before = len(self.census.failures)
+        try:
+            return func(*args, **(kwargs or {}))
+        except (RuntimeError, NotImplementedError) as e:
+            if e is not self.told and len(self.census.failures) == before:
+                self.told = e
+                ins = list(tensors.flatten((args, kwargs or {}), 3))
+                row = self.census.failed("torch::" + str(getattr(func, "__name__", func)), ins, e)
+                if row is not None and torch.is_inference_mode_enabled():
+                    row["mode_only"] = _runs_outside_inference(func, args, kwargs or {})
+            self.told = e
+            raise
+
+
+def _runs_outside_inference(func: Any, args: Any, kwargs: Dict[str, Any]) -> bool:
+    try:
+        with torch.inference_mode(False), torch.no_grad():
+            func(*args, **kwargs)
+    except Exception:  # it fails there too, in whatever way
+        return False
+    return True
+
+
 def autopsy(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:
     """Step once where the step is known to raise, and name the op that raised, with its operands.
 
@@ -363,11 +400,13 @@ def autopsy(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:
     with Owners(ctx.fn) as owners, torch.no_grad():
         mode = CensusMode(owners, Tracker(dict(names_of(ctx))))
         mode.tracker.begin(ctx.inputs[0])
-        try:
-            with mode:
-                ctx.fn(*ctx.inputs[0])
-        except Exception as e:  # the user's code: whatever it raises is what is asked for
-            error = "%s: %s" % (type(e).__name__, (str(e).splitlines() or [""])[0][:300])
+        for watching in (mode, contextlib.nullcontext()):  # what fails in front of the dispatcher may pass under a mode
+            try:
+                with watching, _Raised(mode):
+                    ctx.fn(*ctx.inputs[0])
+            except Exception as e:  # the user's code: whatever it raises is what is asked for
+                error = "%s: %s" % (type(e).__name__, (str(e).splitlines() or [""])[0][:300])
+                break
     failed = list(mode.failures.values())
     text = (
         "%s raised: %s" % (failed[-1]["op"], failed[-1]["error"]) if failed else error or "it did not raise this time"

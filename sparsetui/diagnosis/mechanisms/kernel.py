@@ -68,7 +68,11 @@ def _not_for_want_of_a_kernel(case: Case, variant: str, fatal: Sequence[Payload]
     dtypes ran on a tiny twin it is the shapes."""
     if {"failing", "comparator"} <= set(case.died):
         return True
-    runs = {(p["layout"], p["dtype"]): bool(p["ok"]) for p in case.extra.get(("support", variant), {}).get("products", ())}
+    if any(f.get("mode_only") for f in fatal):  # the same call ran outside inference_mode
+        return False
+    runs = {
+        (p["layout"], p["dtype"]): bool(p["ok"]) for p in case.extra.get(("support", variant), {}).get("products", ())
+    }
     sparse = [o for f in fatal for o in f["operands"] if o["layout"] in SPARSE_LAYOUTS]
     turned = {"csc": "csr", "csr": "csc", "bsc": "bsr", "bsr": "bsc"}
     told = [runs.get((o["layout"], o["dtype"]), runs.get((turned.get(o["layout"], ""), o["dtype"]))) for o in sparse]
@@ -84,7 +88,8 @@ def _what(case: Case, variant: str, raised: Sequence[Payload]) -> str:
     if raised:
         f = raised[-1]
         operands = " and ".join(f"{o['layout']} {o['dtype']}" for o in f["operands"])
-        return f"{f['op']} on {operands} ({f['error']})"
+        only = " under inference_mode, while it runs under no_grad" if f.get("mode_only") else ""
+        return f"{f['op']} on {operands}{only} ({f['error']})"
     bad = [p for p in case.extra.get(("support", variant), {}).get("products", ()) if not p["ok"]]
     return ", ".join(sorted({f"{p['layout']} {p['dtype']}" for p in bad}))
 
@@ -150,7 +155,7 @@ MECHANISMS = [
         id="kernel.unsupported", owner="KL", suspect=_unsupported, intervention="cache-dense",
         needs=("support",), wants=_has_sparse,
         question="Is there a kernel for this layout, dtype, device and build?",
-        fix="use a dtype and layout that has a kernel (float32 CSR on CPU), or densify once at load",
+        fix="use a dtype and layout that has a kernel (float32 CSR on CPU), no_grad in place of inference_mode, or densify once at load",
         boundary="dtype or layout of the named weights; a dtype change moves results by its rounding",
         rollback="restore the former dtype and layout",
         closes="the product runs on a sparse kernel without an error",

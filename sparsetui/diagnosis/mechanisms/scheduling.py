@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from sparsetui.diagnosis.case import Case, Payload
 from sparsetui.diagnosis.mechanism import Mechanism, Suspicion
-from sparsetui.diagnosis.mechanisms._common import count, out_numel, places, total_ms
+from sparsetui.diagnosis.mechanisms._common import count, in_numel, out_numel, places, total_ms, weight_size
 from sparsetui.evidence.records import Place
 
 
 def _format_conversion(case: Case, variant: str) -> Suspicion | None:
     every = [r for r in case.rows(variant) if r["family"] == "conversion" and not r.get("backward")]
-    rows, of = [r for r in every if r.get("constant")], "of constants "
+    casts = _casts(case, variant)
+    rows, of = [r for r in every if r.get("constant")] + casts, "of constants "
     hidden = [h for h in case.profile.get(variant, {}).get("hidden", ()) if not h.get("backward")]
     steps = max(1, int(case.profile.get(variant, {}).get("steps", 1)))
     if not rows and not hidden:
@@ -21,7 +22,7 @@ def _format_conversion(case: Case, variant: str) -> Suspicion | None:
     calls = sum(case.calls(r, variant) for r in rows) + sum(int(h["calls"]) for h in hidden) / steps
     where = places(rows) + tuple(Place(module=f"inside {h['product']}", op=str(h["op"])) for h in hidden)
     return Suspicion(
-        summary=f"{calls:.3g} format conversions {of}a step, {ms:.3g} ms"
+        summary=f"{calls:.3g} {'casts' if rows == casts and casts and not hidden else 'format conversions'} {of}a step, {ms:.3g} ms"
         + (", hidden inside products" if hidden and not rows else ""),
         where=where[:12],
         figure=count(calls, "conversions a step"),
@@ -29,6 +30,20 @@ def _format_conversion(case: Case, variant: str) -> Suspicion | None:
         ms=ms,
         share=case.share_of_step(ms, variant),
     )
+
+
+def _casts(case: Case, variant: str) -> list[Payload]:
+    """Weights that each step casts to a narrower dtype, as autocast does. (To a wider one is decompression: lowering's.)"""
+    least = weight_size(case, variant)
+    return [
+        r for r in case.rows(variant)
+        if r.get("constant") and str(r["op"]).rpartition("::")[2] == "_to_copy" and out_numel(r) >= least > 0
+        and r["operands"] and str(r["operands"][0]["dtype"]).startswith(("float", "bfloat", "complex"))
+        and int(r.get("out_bytes", 0)) < in_numel(r) * _BYTES.get(str(r["operands"][0]["dtype"]), 0)
+    ]  # fmt: skip
+
+
+_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "complex64": 8, "complex128": 16}
 
 
 def _backward_transpose(case: Case, variant: str) -> Suspicion | None:

@@ -1,4 +1,4 @@
-"""Format conversions of constants run once: those in the code, and those that a product hides (CSC on the left, CSR on the
+"""Format conversions and casts of constants run once: those in the code, and those that a product hides (CSC on the left, CSR on the
 right, COO that is not coalesced)."""
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from typing import List, Optional
 
 import torch
 
-from .. import tensors
+from .. import optable, tensors
 from ..context import Context
 from .engine import Intervention, Rewrites
 from .folding import Folding
@@ -15,7 +15,7 @@ from .products import ProductRewrite, Twin
 
 
 def _wanted(family: str, name: str, ins: List[torch.Tensor]) -> bool:
-    return family in ("conversion", "sort")
+    return family in ("conversion", "sort") or (optable.short(name) == "_to_copy" and ins[0].is_floating_point())
 
 
 def _make(w: torch.Tensor, side: int) -> Optional[Twin]:
