@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import re
 import sys
-from typing import Any, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional
 
 import torch
 
@@ -53,7 +54,28 @@ def lock(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:
         tags["gpu"] = "%s sm_%d%d ×%d" % (d.name, d.major, d.minor, torch.cuda.device_count())
         tags["cuda"] = str(torch.version.cuda)
     tags.update(_numbers(ctx))
+    tags.update(_switches())  # after the step, which may have set them
     return {"tags": tags}
+
+
+def _switches() -> Dict[str, str]:
+    """Which libraries and fast paths torch may use, as far as this build tells."""
+    back = torch.backends
+    asked: Dict[str, Callable[[], Any]] = {
+        "switch.mkldnn": lambda: torch._C._get_mkldnn_enabled(),
+        "switch.nnpack": lambda: torch._C._get_nnpack_enabled(),
+        "switch.fused_attention": lambda: torch._C._get_flash_sdp_enabled(),
+        "switch.attention_layers": lambda: back.mha.get_fastpath_enabled(),
+        "switch.default_dtype": torch.get_default_dtype,
+    }
+    if torch.cuda.is_available():
+        asked["switch.tf32"] = lambda: (back.cuda.matmul.allow_tf32, back.cudnn.allow_tf32)
+        asked["switch.cudnn"] = lambda: (back.cudnn.enabled, back.cudnn.benchmark, back.cudnn.deterministic)
+    out: Dict[str, str] = {}
+    for tag, ask in asked.items():
+        with contextlib.suppress(AttributeError, RuntimeError):
+            out[tag] = str(ask())
+    return out
 
 
 def _numbers(ctx: Context) -> Dict[str, str]:

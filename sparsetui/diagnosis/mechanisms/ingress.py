@@ -19,11 +19,18 @@ def _lock_mismatch(case: Case, variant: str) -> Suspicion | None:
     bad = [d for d in case.lock.differs if not d.declared]
     if not bad:
         return None
-    text = "; ".join(f"{d.tag} {d.failing} against {d.comparator}" for d in bad[:4])
+    # the variables that set the thread count are no differences of their own
+    asked = [d.tag.removeprefix("env.") for d in bad if d.tag.endswith("_NUM_THREADS")]
+    apart = [d for d in bad if not d.tag.endswith("_NUM_THREADS")] if any(d.tag == "threads" for d in bad) else bad
+    told = [
+        f"{d.tag} {d.failing} against {d.comparator}"
+        + (f" (by {', '.join(asked)})" if asked and d.tag == "threads" else "")
+        for d in apart
+    ]
     return Suspicion(
-        summary=f"the two variants did not run under one lock: {text}",
-        where=tuple(Place(module=d.tag) for d in bad[:12]),
-        figure=count(len(bad), "tags that differ undeclared"),
+        summary=f"the two variants did not run under one lock: {'; '.join(told[:4])}",
+        where=tuple(Place(module=d.tag) for d in apart[:12]),
+        figure=count(len(apart), "tags that differ undeclared"),
         passes=(("lock", "failing"), ("lock", "comparator")),
         broken="the lock does not match",
     )

@@ -155,7 +155,7 @@ MECHANISMS = [
         id="kernel.unsupported", owner="KL", suspect=_unsupported, intervention="cache-dense",
         needs=("support",), wants=_has_sparse,
         question="Is there a kernel for this layout, dtype, device and build?",
-        fix="use a dtype and layout that has a kernel (float32 CSR on CPU), no_grad in place of inference_mode, or densify once at load",
+        fix="use a dtype and layout that has a kernel (float32 CSR on CPU), no_grad for inference_mode, or densify once at load",
         boundary="dtype or layout of the named weights; a dtype change moves results by its rounding",
         rollback="restore the former dtype and layout",
         closes="the product runs on a sparse kernel without an error",

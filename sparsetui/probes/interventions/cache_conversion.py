@@ -1,5 +1,5 @@
-"""Format conversions and casts of constants run once: those in the code, and those that a product hides (CSC on the left, CSR on the
-right, COO that is not coalesced)."""
+"""Format conversions and casts of constants run once: those in the code, and those that a product hides (CSC on the left,
+CSR on the right, COO that is not coalesced)."""
 
 from __future__ import annotations
 
