@@ -14,7 +14,7 @@ import torch
 from .. import identity, optable, tensors
 from ..context import Context
 from .engine import Handler, Rewrites
-from .products import constants
+from .twins import constants
 
 _LEARNING_STEPS = 4  # by then every constant op has been seen
 _MAX_MISSES = 64  # an op that still misses this often has operands that change: it is not constant after all

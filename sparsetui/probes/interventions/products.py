@@ -1,34 +1,17 @@
-"""Rewriting products: the constant or sparse operand of a matrix product is replaced by a twin of the same matrix.
-
-A twin is made once per (identity, version, side) and kept until its operand is written to. Only constants and inputs get
-twins: an operand made afresh on each step would have to be converted on each step.
-"""
+"""Rewriting products: the constant or sparse operand of a matrix product is replaced by a twin of the same matrix."""
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Hashable, List, NamedTuple, Optional, Tuple
+from functools import partial
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
 
 from .. import identity, optable, tensors
-from ..census import census
 from ..context import Context
 from .engine import Handler, Rewrites
-
-_MOST_REMADE = 8
-
-
-class Twin(NamedTuple):
-    """A replacement operand. ``transposed`` means that it stands for the right operand's transpose, on the left side.
-    ``rows`` puts the rows of a permuted twin's product back in place; ``batch`` holds a batched operand's matrices; with
-    ``cast`` the product is computed in the twin's dtype and its result cast back."""
-
-    matrix: torch.Tensor
-    transposed: bool = False
-    rows: Optional[torch.Tensor] = None
-    batch: Tuple[torch.Tensor, ...] = ()
-    cast: bool = False
-
+from .twins import Twin as Twin
+from .twins import Twins
 
 # (operand, side, the dense operand on the other side) -> twin, or None where the mechanism is not present in this operand
 Maker = Callable[[torch.Tensor, int], Optional[Twin]]
@@ -91,40 +74,12 @@ def _single(t: torch.Tensor) -> bool:
     return t.shape[0] == 1 or t.stride(0) == 0
 
 
-def constants(ctx: Context) -> Dict[int, torch.Tensor]:
-    """Storage key -> tensor of the model's constants, sparse ones with all their parts; found by a short census where none
-    was taken here. Whoever keeps the keys has to keep the tensors too: the key of a dead storage is given to another."""
-    if "constants" not in ctx.state:
-        census(ctx, {"steps": 1})
-    return {k: t for t in ctx.state["constants"].values() for k in identity.storages(t)}
-
-
-class _Kept(NamedTuple):
-    """A twin, the operand that it stands for (kept, so that its storages' keys stay its own) and that one's state then."""
-
-    twin: Optional[Twin]
-    operand: torch.Tensor
-    state: Tuple[int, ...]
-
-
-class ProductRewrite:
+class ProductRewrite(Twins):
     """The handler of all product ops for one kind of twin."""
 
     def __init__(self, ctx: Context, make: Maker) -> None:
-        self.allowed = constants(ctx)
-        self.allowed.update({k: t for t in tensors.flatten(ctx.inputs) for k in identity.storages(t)})
-        self.names: Dict[Hashable, str] = ctx.state.get("constant_names", {})
+        super().__init__(ctx)
         self.make = make
-        self.twins: Dict[Hashable, _Kept] = {}
-        self.remade: Dict[Hashable, int] = {}
-        self.owner: Optional[Rewrites] = None
-
-    def wrote(self, k: int) -> None:
-        """The step wrote into a storage: what was made of it is void."""
-        if k in self.allowed and self.twins:
-            for slot in [s for s, kept in self.twins.items() if k in identity.storages(kept.operand)]:
-                del self.twins[slot]
-                self.remade[slot] = self.remade.get(slot, 0) + 1
 
     def match(self, name: str, func: Any) -> Optional[Handler]:
         s = optable.short(name)
@@ -142,10 +97,9 @@ class ProductRewrite:
             try:
                 out = self.run(call, side, twin) if plain is None else plain.run(lambda c: self.run(c, side, twin))
             except RuntimeError as e:  # this build has no such kernel for the twin: the original op it stays
-                self._give_up(twin, e)
+                self.give_up(twin, e)
                 return NotImplemented
-            if self.owner is not None:
-                self.owner.applied += 1
+            self.applied()
             return out
 
         return handle
@@ -154,43 +108,13 @@ class ProductRewrite:
         for side, w, other in ((0, call.left, call.right), (1, call.right, call.left)):
             if side not in sides or tensors.is_sparse(other):
                 continue
-            keys = identity.storages(w)
-            if not keys or any(k not in self.allowed for k in keys):
+            keys = self.keys(w)
+            if not keys:
                 continue
-            slot = (identity.identity(w), side)
-            twin = self._twin(slot, w, side, keys[0])
+            twin = self.twin((identity.identity(w), side), w, keys[0], partial(self.make, w, side))
             if twin is not None:
                 return side, twin
         return 0, None
-
-    def _twin(self, slot: Any, w: torch.Tensor, side: int, k: int) -> Optional[Twin]:
-        state = identity.versions(w)
-        kept = self.twins.get(slot)
-        if kept is None or kept.state != state:
-            if kept is not None:
-                self.remade[slot] = self.remade.get(slot, 0) + 1
-            if self.remade.get(slot, 0) > _MOST_REMADE:
-                return None  # it changes all the time: a twin would have to be made all the time
-            try:
-                twin = self.make(w, side)
-            except RuntimeError as e:
-                twin = None
-                self._note(tensors.describe(w), e)
-            kept = self.twins[slot] = _Kept(twin, w.detach(), state)
-            if kept.twin is not None and self.owner is not None:
-                self.owner.where.add(self.names.get(slot[0]) or self.names.get(k) or "constant")
-        return kept.twin
-
-    def _give_up(self, twin: Twin, e: RuntimeError) -> None:
-        for slot, kept in self.twins.items():
-            if kept.twin is twin:
-                self.twins[slot] = kept._replace(twin=None)
-        self._note(tensors.describe(twin.matrix), e)
-
-    def _note(self, what: Dict[str, Any], e: RuntimeError) -> None:
-        text = "no twin for %s %s: %s" % (what["dtype"], what["layout"], (str(e).splitlines() or [""])[0][:160])
-        if self.owner is not None and text not in self.owner.notes and len(self.owner.notes) < 20:
-            self.owner.notes.append(text)
 
     def run(self, call: Call, side: int, twin: Twin) -> torch.Tensor:
         m = twin.matrix
