@@ -136,6 +136,25 @@ def closes(case: Case, s: Suspect, least: float) -> bool:
     return share.ci[0] > 0.0 and share.value >= least and above_floor
 
 
+def twin_share(case: Case, s: Suspect) -> Number:
+    """The share of the gap that the best form of the failing variant's twin would close, less what the comparator's would.
+
+    A twin is timed apart from the step, so this is an estimate, and no line of the regression budget.
+    """
+    mine, theirs, whole, c = s.failing.saves, s.comparator.saves if s.comparator else None, _gap_ms(case), case.comparison
+    if mine is None or mine.value is None or mine.ci is None:
+        return unavailable(mine.reason if mine is not None and mine.reason else "it has no twin")
+    if whole.value is None or whole.value <= 0 or c is None or not c.failing_ms.value:
+        return unavailable("there is no gap between the variants to close")
+    part, (low, high) = whole.value / c.failing_ms.value, mine.ci
+    value = mine.value
+    if theirs is not None and theirs.value is not None and c.comparator_ms.value and case.question == "regression":
+        less = theirs.value * c.comparator_ms.value / c.failing_ms.value
+        value, low, high = value - less, low - less, high - less
+    return Number(value=value / part, ci=(low / part, high / part), n=mine.n, quality="estimated",
+                  reason="of a twin that was timed apart from the step")  # fmt: skip
+
+
 def still_open(share: Number) -> bool:
     """The share may yet turn out to matter: its interval reaches above the least that counts."""
     if share.value is None:

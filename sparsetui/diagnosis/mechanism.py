@@ -23,6 +23,7 @@ class Suspicion:
     slowdown at all. ``passes`` are the (probe, variant) that agree. ``ms`` is what is at stake in a step of the variant.
     ``proved`` is for what shows in results or memory and not in time: what was switched off (or on, in the comparator)
     live, and what the first of ``passes`` then saw. That confirms it as an intervention on latency would.
+    ``saves`` was timed apart from the step, on its shapes, and may be of a form that no rewrite can make of these weights.
     """
 
     summary: str
@@ -34,6 +35,8 @@ class Suspicion:
     share: float = 0.0  # ms over the step
     intervention: str | None = None  # overrides the mechanism's own
     proved: str = ""
+    untried: str = ""  # why no intervention can remove it here, where one could elsewhere
+    saves: Number | None = None  # share of the step that the best form of its twin saves; only of mechanisms that have a twin
 
 
 @dataclass(frozen=True)
@@ -56,10 +59,14 @@ class Mechanism:
     rivals: tuple[str, ...] = field(default=())
     needs: tuple[str, ...] = field(default=())  # extra probes (verbs) it wants before it can decide
     arguments: Callable[[Case], dict[str, Any]] | None = None  # what those probes are asked
-    late: bool = False  # those probes can wait until latency and interventions are measured
+    late: bool | Callable[[Case], bool] = False  # those probes can wait until latency and interventions are measured
     yields: bool = False  # what it breaks matters for what it costs: a trial that shows how little that is outweighs it
     net: bool = False  # its intervention is tried on the comparator as well, suspect there or not
     wants: Callable[[Case], bool] | None = None  # whether those are worth their time in this case
+
+    def waits(self, case: Case) -> bool:
+        """Whether its probes can wait in this case."""
+        return self.late(case) if callable(self.late) else self.late
 
     @property
     def stage(self) -> str:

@@ -26,10 +26,11 @@ from sparsetui.diagnosis.gains import (
     share_text,
     still_open,
     trial,
+    twin_share,
 )
 from sparsetui.diagnosis.stats import Closure
 from sparsetui.diagnosis.suspects import Suspect, gap, suspects
-from sparsetui.evidence.records import Confidence, Finding, RegressionBudget, Unanswered, Verdict, unavailable
+from sparsetui.evidence.records import Confidence, Finding, Number, RegressionBudget, Unanswered, Verdict, unavailable
 
 _NOT_SETTLED, _NO_GAP_YET = "not settled", "whether there is a gap at all is undecided"
 _UNTRIED_SHARE = 0.10  # of the step: what an untried mechanism must hold before two passes may blame it
@@ -85,7 +86,8 @@ def _finding(case: Case, s: Suspect, state: str, why: str) -> Finding:
     confirmed = bool(seen.proved) or (t is not None and t.valid and t.closure is not None and t.closure.closes)
     agree = len({p for p in seen.passes if p in case.evidence_ids or not case.evidence_ids}) >= 2
     confidence: Confidence = "confirmed" if confirmed else "supported" if agree else "suspected"
-    share = share_of_gap(case, s) if s.intervention else unavailable("no intervention removes this mechanism")
+    untried = seen.untried or "no intervention removes this mechanism"
+    share = share_of_gap(case, s) if s.intervention else unavailable(untried)
     material, reason = False, ""
     if seen.broken and not (s.shared and _same_claim(s)):
         material, reason = True, seen.broken
@@ -95,6 +97,9 @@ def _finding(case: Case, s: Suspect, state: str, why: str) -> Finding:
         reason = f"it costs nothing that matters here: {why}"
     elif state == "undecided":
         reason = f"{_NO_GAP_YET}: {why}"
+    elif seen.saves is not None and _twin_decides(case, s):
+        material, reason, share = _by_twin(case, s, agree, share)
+        confidence = "supported" if agree else "suspected"
     elif t is not None and t.valid:
         material = closes(case, s, LEAST_SHARE)
         reason = share_text(share)
@@ -109,11 +114,10 @@ def _finding(case: Case, s: Suspect, state: str, why: str) -> Finding:
         extra = seen.share - (s.comparator.share if s.comparator else 0.0)
         if agree and extra >= _UNTRIED_SHARE:
             material = True
-            reason = f"it holds {100 * extra:.3g} % of the step; no intervention could be measured"
+            reason = f"it holds {100 * extra:.3g} % of the step; {seen.untried or 'no intervention could be measured'}"
         else:
-            reason = (
-                t.failed if t is not None and t.failed else "no intervention was measured, and too little is at stake"
-            )
+            little = seen.untried or "no intervention was measured, and too little is at stake"
+            reason = t.failed if t is not None and t.failed else little
     ids = list(case.ids(*seen.passes))
     if t is not None:
         ids += [e for e in t.evidence if e not in ids]
@@ -142,6 +146,41 @@ def _finding(case: Case, s: Suspect, state: str, why: str) -> Finding:
         reason=reason,
         settled=not reason.startswith((_NOT_SETTLED, _NO_GAP_YET)),
     )
+
+
+def _twin_decides(case: Case, s: Suspect) -> bool:
+    """Where the live form gains nothing, a form of the twin that no rewrite can make of these weights may still: then its
+    figures decide, or the want of them. Where nothing was tried and no twin was timed, what two passes saw has to do."""
+    t, saves = trial(case, s), s.failing.saves
+    valid = t is not None and t.valid
+    if valid and closes(case, s, LEAST_SHARE):
+        return False
+    return valid or (saves is not None and saves.value is not None)
+
+
+def _by_twin(case: Case, s: Suspect, agree: bool, live: Number) -> tuple[bool, str, Number]:
+    """``(material, reason, share of the gap)`` by the twin's figures, beside those of the live form where it was tried."""
+    t, saves, share = trial(case, s), s.failing.saves, twin_share(case, s)
+    assert saves is not None
+    tried = f"; live, {share_text(live)}" if t is not None and t.valid else f"; live, {t.failed}" if t and t.failed else ""
+    if saves.value is None or saves.ci is None:
+        return False, f"{_NOT_SETTLED}: {share_text(live)}, and {saves.reason or 'its twin was not timed'}", live
+    if saves.ci[0] <= 0.0 or share.value is None:
+        open_yet = t is not None and t.valid and still_open(live)
+        return False, f"{_NOT_SETTLED if open_yet else 'dense is right here'}: no form of its twin is faster{tried}", live
+    said = f"its twin, timed apart from the step, saves {100 * saves.value:.3g} % of it"
+    if agree and share.value >= LEAST_SHARE and _part(case, share) >= _UNTRIED_SHARE:
+        return True, said + tried, share
+    return False, f"it accounts for too little: {said}{tried}", share
+
+
+def _part(case: Case, share: Number) -> float:
+    """A share of the gap as a share of the failing step."""
+    c = case.comparison
+    if share.value is None or c is None or c.ratio.value is None:
+        return 0.0
+    ideal = case.ideal_ratio if case.question == "missing-speedup" else 1.0
+    return share.value * (1.0 - (ideal or 1.0) / c.ratio.value)
 
 
 def _same_claim(s: Suspect) -> bool:

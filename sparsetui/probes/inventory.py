@@ -17,7 +17,7 @@ from .context import Context
 _STRUCTURE_ROWS = 4096  # structure of larger matrices is read off this many evenly spaced rows
 _BAND = 32
 _MASK_CELLS = 1 << 24  # entries of the mask that blocks and groups are read off
-_BLOCKS = (4, 8, 16, 32)
+_BLOCKS = (2, 4, 8, 16, 32)
 
 
 def inventory(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:

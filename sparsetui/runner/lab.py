@@ -323,7 +323,7 @@ class Lab:
         for m in all_mechanisms():
             for probe in m.needs:
                 have = (probe, "failing") in self.payloads
-                if m.late != late or have or (m.wants is not None and not m.wants(case)):
+                if m.waits(case) != late or have or (m.wants is not None and not m.wants(case)):
                     continue
                 if self.left < self.budget_s * (0.0 if late else 0.35):  # a late one takes a few per cent
                     self.skipped[m.id] = m.question

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from sparsetui.diagnosis.case import SPARSE_LAYOUTS, Case, Payload
 from sparsetui.diagnosis.mechanism import Mechanism, Suspicion
+from sparsetui.diagnosis.mechanisms._bandwidth import bandwidth_bound, improvable
 from sparsetui.diagnosis.mechanisms._common import count, places, total_ms
 from sparsetui.diagnosis.stats import slope
 from sparsetui.evidence.records import Place
+
+
+_ROOFS_S = 0.6  # a roof is the best of several: it takes long only where nothing waits for it
 
 
 def _index_copy(case: Case, variant: str) -> Suspicion | None:
@@ -117,48 +121,16 @@ def _grows(series: list[float], least: float) -> float | None:
     return None
 
 
+def _copied(case: Case, variant: str) -> bool:
+    return _index_copy(case, variant) is not None
+
+
 def _bandwidth_bound(case: Case, variant: str) -> Suspicion | None:
-    roof = case.extra.get(("roofs", variant)) or case.extra.get(("roofs", "failing"))
-    if not roof:
-        return None
-    bad: list[Payload] = []
-    meta = moved = ms = 0.0
-    for r in case.products(variant):
-        if r.get("sparse_at") is None:
-            continue
-        b = r["weight"]["bytes"]
-        dense = sum(_size(o) for o in (*r["operands"], *r["outputs"]) if o["layout"] == "strided")
-        total = b["values"] + b["indices"] + dense
-        t = case.row_ms(r, variant) / max(case.calls(r, variant), 1e-9)
-        reach = total / (t * 1e6) if t else 0.0  # GB/s
-        fits = b["values"] + b["indices"] < 1 << 20
-        if reach >= 0.6 * float(roof["cache_gbs" if fits else "stream_gbs"]):
-            bad.append(r)
-            ms += case.row_ms(r, variant)
-            meta += b["indices"] * case.calls(r, variant)
-            moved += total * case.calls(r, variant)
-    if not bad or not moved:
-        return None
-    lost = ms * meta / moved
-    return Suspicion(
-        summary=f"{len(bad)} sparse products run at the memory roof ({roof['stream_gbs']:.3g} GB/s); "
-        f"{100 * meta / moved:.0f} % of the bytes are indices",
-        where=places(bad),
-        figure=count(meta / moved, "index bytes / bytes moved"),
-        passes=(("roofs", variant), ("census", variant)),
-        ms=lost,
-        share=case.share_of_step(lost, variant),
-    )
+    return bandwidth_bound(case, variant, _copied(case, variant))
 
 
-_ITEM = {"float64": 8, "int64": 8, "float16": 2, "bfloat16": 2, "int8": 1, "uint8": 1, "bool": 1}
-
-
-def _size(o: Payload) -> int:
-    n = 1
-    for s in o["shape"]:
-        n *= int(s)
-    return n * _ITEM.get(str(o["dtype"]), 4)
+def _can_be_tried(case: Case) -> bool:
+    return improvable(case, _copied(case, "failing"))
 
 
 def _throttled(case: Case, variant: str) -> Suspicion | None:
@@ -210,7 +182,9 @@ MECHANISMS = [
         closes="no slope of resident memory or gradient nnz over steps",
     ),
     Mechanism(
-        id="execution.bandwidth-bound", owner="RT", suspect=_bandwidth_bound, needs=("roofs",), late=True, wants=_sparse_products,
+        id="execution.bandwidth-bound", owner="RT", suspect=_bandwidth_bound, needs=("roofs",), wants=_sparse_products,
+        late=lambda case: not _can_be_tried(case),  # an intervention has to know of the roof before it is its turn
+        arguments=lambda case: {"seconds": _ROOFS_S} if _can_be_tried(case) else {},
         question="Do the sparse kernels run at the memory roof, and how much of it is metadata?",
         fix="int32 indices, blocks, or fewer non-zeros",
         boundary="the storage format of the named weights",
