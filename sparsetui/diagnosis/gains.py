@@ -141,7 +141,12 @@ def twin_share(case: Case, s: Suspect) -> Number:
 
     A twin is timed apart from the step, so this is an estimate, and no line of the regression budget.
     """
-    mine, theirs, whole, c = s.failing.saves, s.comparator.saves if s.comparator else None, _gap_ms(case), case.comparison
+    mine, theirs, whole, c = (
+        s.failing.saves,
+        s.comparator.saves if s.comparator else None,
+        _gap_ms(case),
+        case.comparison,
+    )
     if mine is None or mine.value is None or mine.ci is None:
         return unavailable(mine.reason if mine is not None and mine.reason else "it has no twin")
     if whole.value is None or whole.value <= 0 or c is None or not c.failing_ms.value:

@@ -162,12 +162,18 @@ def _by_twin(case: Case, s: Suspect, agree: bool, live: Number) -> tuple[bool, s
     """``(material, reason, share of the gap)`` by the twin's figures, beside those of the live form where it was tried."""
     t, saves, share = trial(case, s), s.failing.saves, twin_share(case, s)
     assert saves is not None
-    tried = f"; live, {share_text(live)}" if t is not None and t.valid else f"; live, {t.failed}" if t and t.failed else ""
+    tried = (
+        f"; live, {share_text(live)}" if t is not None and t.valid else f"; live, {t.failed}" if t and t.failed else ""
+    )
     if saves.value is None or saves.ci is None:
         return False, f"{_NOT_SETTLED}: {share_text(live)}, and {saves.reason or 'its twin was not timed'}", live
     if saves.ci[0] <= 0.0 or share.value is None:
         open_yet = t is not None and t.valid and still_open(live)
-        return False, f"{_NOT_SETTLED if open_yet else 'dense is right here'}: no form of its twin is faster{tried}", live
+        return (
+            False,
+            f"{_NOT_SETTLED if open_yet else 'dense is right here'}: no form of its twin is faster{tried}",
+            live,
+        )
     said = f"its twin, timed apart from the step, saves {100 * saves.value:.3g} % of it"
     if agree and share.value >= LEAST_SHARE and _part(case, share) >= _UNTRIED_SHARE:
         return True, said + tried, share

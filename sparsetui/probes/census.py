@@ -12,12 +12,12 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from typing import Any, Callable, Dict, Hashable, List, Optional, Tuple
+from typing import AbstractSet, Any, Callable, Dict, Hashable, List, Optional, Tuple
 
 import torch
 from torch.overrides import TorchFunctionMode
 
-from . import identity, optable, tensors, walk
+from . import identity, layers, optable, tensors, walk
 from .context import Context
 from .mode import Mode
 from .step import stepper
@@ -79,9 +79,9 @@ class Owners:
 class CensusMode(Mode):  # type: ignore[no-untyped-call]
     """Counts and times every op below autograd."""
 
-    def __init__(self, owners: Owners, tracker: Tracker) -> None:
+    def __init__(self, owners: Owners, tracker: Tracker, recurrent: AbstractSet[int] = frozenset()) -> None:
         super().__init__()
-        self.owners, self.tracker = owners, tracker
+        self.owners, self.tracker, self.recurrent = owners, tracker, recurrent
         self.rows: Dict[Tuple[Any, ...], Dict[str, Any]] = {}
         self.calls = 0
         self.dropped = 0
@@ -172,13 +172,14 @@ class CensusMode(Mode):  # type: ignore[no-untyped-call]
             if weight_at is not None:
                 row["weight_at"] = weight_at
                 row["weight"] = self._weight(ins[pair[weight_at]], consts[pair[weight_at]])
+                row["layer"] = layers.kind(fam, ins[pair[weight_at]], self.recurrent)
         else:
             row["path"] = optable.path(name, fam, layouts, None)
             if fam in ("conv", "recurrent"):
                 big = [(t, c) for t, c in zip(ins, consts) if _weighty(t, c)]
                 if big:
                     t, c = max(big, key=lambda tc: tc[0].numel())
-                    row["weight"] = self._weight(t, c)
+                    row["weight"], row["layer"] = self._weight(t, c), fam
                     if fam == "conv" and t.dim() > 2:
                         row["weight"]["eligible"] = eligible(t, row["weight"]["zeros"], _unfolded(t))
         if optable.short(name) in optable.LOOKUPS and consts and _weighty(ins[0], consts[0]):
@@ -303,7 +304,7 @@ def census(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:
     seconds = float(args.get("seconds", 5.0))
     with Owners(ctx.fn) as owners, run.mode():
         plain, plain_ns = _repeat(steps, seconds / 2, lambda i: run(i))
-        mode = CensusMode(owners, tracker)
+        mode = CensusMode(owners, tracker, layers.recurrent_weights(ctx))
 
         def traced(i: int) -> Any:
             tracker.begin(ctx.inputs[i % len(ctx.inputs)])

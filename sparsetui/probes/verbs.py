@@ -10,6 +10,7 @@ from .clock import arms, block, growth, loop, settle
 from .compiled import compiled
 from .context import Context
 from .energy import energy
+from .families import families
 from .formats import formats
 from .interventions import check
 from .inventory import inventory
@@ -43,6 +44,7 @@ VERBS: Dict[str, Verb] = {
     "rounding": rounding,
     "compiled": compiled,
     "attention": attention,
+    "families": families,
     "roofs": roofs,
     "formats": formats,
     "serve": serve,

@@ -79,7 +79,11 @@ def _moved(case: Case, variant: str, copied: bool) -> Iterator[_Moved]:
 def _in_blocks(case: Case, variant: str, row: Payload) -> tuple[float, int]:
     """``(bytes saved, edge)`` of the best square blocks for an int32 CSR weight on the left, or CSC on the right."""
     w = row["weight"]
-    if (w["layout"], row["sparse_at"]) not in (("csr", 0), ("csc", 1)) or w["index_dtype"] != "int32" or len(w["shape"]) != 2:
+    if (
+        (w["layout"], row["sparse_at"]) not in (("csr", 0), ("csc", 1))
+        or w["index_dtype"] != "int32"
+        or len(w["shape"]) != 2
+    ):
         return 0.0, 0
     held = next((t for t in case.sparse_tensors(variant) if _same(t, w)), {})
     now, numel = w["bytes"]["values"] + w["bytes"]["indices"], w["shape"][0] * w["shape"][1]

@@ -9,7 +9,6 @@ from sparsetui.diagnosis.mechanisms._common import count, places, total_ms
 from sparsetui.diagnosis.stats import slope
 from sparsetui.evidence.records import Place
 
-
 _ROOFS_S = 0.6  # a roof is the best of several: it takes long only where nothing waits for it
 
 

@@ -16,26 +16,21 @@ from sparsetui.diagnosis.mechanisms._common import (
     total_ms,
     weight_size,
 )
-
-
-def _eligible_dense(case: Case, variant: str) -> list[Payload]:
-    """Products that multiply a mostly-zero strided constant as it lies (not one that was just made from something else)."""
-    return [r for r in case.products(variant)
-            if r["path"] in ("dense", "conv") and r["weight"]["eligible"] and r["weight"]["const"]
-            and not r["weight"]["derived"]]  # fmt: skip
+from sparsetui.diagnosis.mechanisms._families import (
+    PROBE,
+    at_stake,
+    eligible_dense,
+    kinds,
+    other_family,
+    unsupported_family,
+)
 
 
 def _dense_rows(case: Case, variant: str) -> list[Payload]:
     """Of those, the ones that could have been sparse: all families, unless only some families have a sparse path here."""
-    rows = _eligible_dense(case, variant)
-    other = {id(r) for r in _other_family(case, variant)}
+    rows = eligible_dense(case, variant)
+    other = {id(r) for r in other_family(case, variant)}
     return [r for r in rows if id(r) not in other]
-
-
-def _other_family(case: Case, variant: str) -> list[Payload]:
-    """Eligible dense work of op families (convolution, recurrent cells) in which nothing is sparse, beside one that is."""
-    sparse = {r["family"] for r in case.products(variant) if r.get("sparse_at") is not None}
-    return [r for r in _eligible_dense(case, variant) if sparse and r["family"] not in sparse]
 
 
 def _densified_at_load(case: Case, variant: str) -> set[str]:
@@ -130,28 +125,6 @@ def _densified(case: Case, variant: str) -> Suspicion | None:
         ms=ms,
         share=case.share_of_step(ms, variant),
         intervention="fold-mask" if len(unpacked) == len(rows) else None,
-    )
-
-
-def _unsupported_family(case: Case, variant: str) -> Suspicion | None:
-    rows = _other_family(case, variant)
-    if not rows:
-        return None
-    ms = total_ms(case, rows, variant)
-    families = sorted({str(r["family"]) for r in rows})
-    share = case.share_of_step(ms, variant)
-    claim = case.declared.layout
-    return Suspicion(
-        summary=f"one layer family runs sparse, but {len(rows)} pruned {'/'.join(families)} ops fall back to dense: "
-        f"{percent(share)} of the step",
-        where=places(rows),
-        figure=count(share, "share of the step in families without a sparse path"),
-        passes=(("census", variant), ("inventory", variant)),
-        broken=f"the release declares layout {claim}, but {'/'.join(families)} ops run dense"
-        if claim in SPARSE_LAYOUTS and not case.declared.targets
-        else "",
-        ms=ms,
-        share=share,
     )
 
 
@@ -295,10 +268,12 @@ MECHANISMS = [
         closes="no where() over a score matrix",
     ),
     Mechanism(
-        id="lowering.unsupported-family", owner="ML", suspect=_unsupported_family,
+        id="lowering.unsupported-family", owner="ML", suspect=unsupported_family,
+        needs=(PROBE,), wants=lambda case: at_stake(case, "failing") > 0, arguments=lambda case: {"kinds": kinds(case)},
         question="Does every pruned layer family have a sparse path?",
-        fix="prune the other family in a structure that its dense kernel profits from (channels), or leave it dense",
-        boundary="the pruning recipe of the named family",
+        fix="prune the other family in a structure that its dense kernel profits from (channels), run it in the form that its twin "
+        "found faster, or leave it dense",
+        boundary="the pruning recipe of the named family, or the code of its layers",
         rollback="serve the previous weights of that family",
         closes="no pruned family runs dense, or the claim excludes it",
     ),

@@ -12,7 +12,7 @@ from .engine import Intervention, Rewrites
 from .products import Twin, rewrites, sparsest
 
 
-def _make(w: torch.Tensor, side: int) -> Optional[Twin]:
+def make(w: torch.Tensor, side: int) -> Optional[Twin]:
     if w.dim() not in (2, 3) or w.layout != torch.strided or not w.is_floating_point() or not sparsest(w):
         return None
     if w.dim() == 3:  # a stack of matrices (experts): each on its own
@@ -24,7 +24,7 @@ def _make(w: torch.Tensor, side: int) -> Optional[Twin]:
 
 
 def _prepare(ctx: Context) -> Rewrites:
-    return rewrites(ctx, _make)
+    return rewrites(ctx, make)
 
 
 INTERVENTION = Intervention("csr-twin", "zeros move from a strided tensor to CSR", _prepare)

@@ -117,35 +117,41 @@ class ProductRewrite(Twins):
         return 0, None
 
     def run(self, call: Call, side: int, twin: Twin) -> torch.Tensor:
-        m = twin.matrix
-        if twin.cast:
-            dtype = (call.right if side == 0 else call.left).dtype
-            left, right = (x if tensors.is_sparse(x) else x.to(m.dtype) for x in (call.left, call.right))
-            acc = None if call.acc is None else call.acc.to(m.dtype)
-            return self.run(call._replace(left=left, right=right, acc=acc), side, twin._replace(cast=False)).to(dtype)
-        if twin.batch and twin.transposed:
-            out = torch.stack([torch.mm(one, call.left[i].t()).t() for i, one in enumerate(twin.batch)])
-        elif twin.batch:
-            out = torch.stack([torch.mm(one, call.right[i]) for i, one in enumerate(twin.batch)])
-        elif call.left.dim() == 3:
-            left, right = (m, call.right) if side == 0 else (call.left, m)
-            out = torch.bmm(left, right)
-        elif call.right.dim() == 1 and side == 0:
-            out = torch.mv(m, call.right)
-            out = out if twin.rows is None else out[twin.rows]
-        elif twin.transposed:
-            out = torch.mm(m, call.left.t())
-            out = (out if twin.rows is None else out.index_select(0, twin.rows)).t()
-            out = out.contiguous() if self.owner is not None and self.owner.contiguous else out
-        else:
-            out = torch.mm(m, call.right) if side == 0 else torch.mm(call.left, m)
-            out = out if twin.rows is None else out.index_select(0, twin.rows)
-        if call.alpha != 1:
-            out = out * call.alpha
-        if call.acc is not None and call.beta != 0:
-            acc = call.acc if call.beta == 1 else call.acc * call.beta
-            out = out + acc
-        return out
+        return multiply(call, side, twin, self.owner is not None and self.owner.contiguous)
+
+
+def multiply(call: Call, side: int, twin: Twin, contiguous: bool = False) -> torch.Tensor:
+    """A product with its operand on ``side`` replaced by a twin; ``contiguous`` has transposed results laid out as usual."""
+    m = twin.matrix
+    if twin.cast:
+        dtype = (call.right if side == 0 else call.left).dtype
+        left, right = (x if tensors.is_sparse(x) else x.to(m.dtype) for x in (call.left, call.right))
+        acc = None if call.acc is None else call.acc.to(m.dtype)
+        cast = call._replace(left=left, right=right, acc=acc)
+        return multiply(cast, side, twin._replace(cast=False), contiguous).to(dtype)
+    if twin.batch and twin.transposed:
+        out = torch.stack([torch.mm(one, call.left[i].t()).t() for i, one in enumerate(twin.batch)])
+    elif twin.batch:
+        out = torch.stack([torch.mm(one, call.right[i]) for i, one in enumerate(twin.batch)])
+    elif call.left.dim() == 3:
+        left, right = (m, call.right) if side == 0 else (call.left, m)
+        out = torch.bmm(left, right)
+    elif call.right.dim() == 1 and side == 0:
+        out = torch.mv(m, call.right)
+        out = out if twin.rows is None else out[twin.rows]
+    elif twin.transposed:
+        out = torch.mm(m, call.left.t())
+        out = (out if twin.rows is None else out.index_select(0, twin.rows)).t()
+        out = out.contiguous() if contiguous else out
+    else:
+        out = torch.mm(m, call.right) if side == 0 else torch.mm(call.left, m)
+        out = out if twin.rows is None else out.index_select(0, twin.rows)
+    if call.alpha != 1:
+        out = out * call.alpha
+    if call.acc is not None and call.beta != 0:
+        acc = call.acc if call.beta == 1 else call.acc * call.beta
+        out = out + acc
+    return out
 
 
 def rewrites(ctx: Context, make: Maker) -> Rewrites:
