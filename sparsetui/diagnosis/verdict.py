@@ -88,7 +88,7 @@ def _finding(case: Case, s: Suspect, state: str, why: str) -> Finding:
     confidence: Confidence = "confirmed" if confirmed else "supported" if agree else "suspected"
     untried = seen.untried or "no intervention removes this mechanism"
     share = share_of_gap(case, s) if s.intervention else unavailable(untried)
-    material, reason = False, ""
+    material, reason, by_twin = False, "", False
     if seen.broken and not (s.shared and _same_claim(s)):
         material, reason = True, seen.broken
         if m.yields and state == "open" and t is not None and t.valid and minor(share):
@@ -99,6 +99,7 @@ def _finding(case: Case, s: Suspect, state: str, why: str) -> Finding:
         reason = f"{_NO_GAP_YET}: {why}"
     elif seen.saves is not None and _twin_decides(case, s):
         material, reason, share = _by_twin(case, s, agree, share)
+        by_twin = material
         confidence = "supported" if agree else "suspected"
     elif t is not None and t.valid:
         material = closes(case, s, LEAST_SHARE)
@@ -121,7 +122,7 @@ def _finding(case: Case, s: Suspect, state: str, why: str) -> Finding:
     ids = list(case.ids(*seen.passes))
     if t is not None:
         ids += [e for e in t.evidence if e not in ids]
-    proof = t.evidence[-1] if t is not None and t.evidence and t.valid else None
+    proof = t.evidence[-1] if t is not None and t.evidence and t.valid and not by_twin else None
     summary = seen.summary
     if seen.proved:
         summary, proof = f"{summary}; {seen.proved}", next(iter(case.ids(seen.passes[0])), proof)

@@ -231,8 +231,12 @@ def _narrow_conv(s: _Seen) -> _Form:
     named = unfolded.bind(s.func, s.args, s.kwargs)
     x: Any = named.get("input", named.get("self"))
     w, bias, groups = s.weight, named.get("bias"), int(named.get("groups", 1))
-    if named.get("transposed") or "transpose" in optable.base_name(s.func):
-        raise NoForm("the channels of a transposed convolution are not told apart")
+    if named.get("transposed") or "transpose" in optable.base_name(s.func):  # its channels are the second axis
+        if groups > 1:
+            raise NoForm("the channels of a grouped transposed convolution are not told apart")
+        kept = _kept(s, int(w.shape[1]))
+        less = {"weight": w[:, :kept].contiguous(), "bias": None if bias is None else bias[:kept].contiguous()}
+        return _called(s.func, {k: less.get(k, v) for k, v in named.items()})
     each = int(w.shape[0]) // groups  # output channels of a group
     if each > 1:
         kept = max(1, round(_kept(s, int(w.shape[0])) / groups))
@@ -240,8 +244,13 @@ def _narrow_conv(s: _Seen) -> _Form:
     else:  # a group has one channel: whole groups go, with the input that they read
         groups = _kept(s, groups)
         small, x = w[:groups].contiguous(), x.narrow(-w.dim() + 1, 0, groups * int(w.shape[1])).contiguous()
-    less = {"weight": small, "bias": None if bias is None else bias[: small.shape[0]].contiguous(), "groups": groups,
-            "input": x, "self": x}  # fmt: skip
+    less = {
+        "weight": small,
+        "bias": None if bias is None else bias[: small.shape[0]].contiguous(),
+        "groups": groups,
+        "input": x,
+        "self": x,
+    }
     return _called(s.func, {k: less.get(k, v) for k, v in named.items()})
 
 

@@ -40,6 +40,15 @@ def kinds(case: Case) -> list[str]:
     return sorted({family(r) for r in other_family(case, "failing")})
 
 
+def wants(case: Case) -> bool:
+    """Whether the twin is worth its time: it may explain the gap, or tells what a broken claim leaves unused."""
+    return at_stake(case, "failing") > 0 or (_broken(case) and bool(other_family(case, "failing")))
+
+
+def _broken(case: Case) -> bool:
+    return case.declared.layout in SPARSE_LAYOUTS and not case.declared.targets
+
+
 def at_stake(case: Case, variant: str) -> float:
     """Milliseconds a step of the families without a sparse path, as far as they can explain the gap.
 
@@ -75,7 +84,6 @@ def unsupported_family(case: Case, variant: str) -> Suspicion | None:
     whole, ms = total_ms(case, rows, variant), at_stake(case, variant)
     named = "/".join(sorted({family(r) for r in rows}))
     share = case.share_of_step(whole, variant)
-    claim = case.declared.layout
     twin = case.extra.get((PROBE, variant))
     timed = twin is not None and bool(twin.get("rows"))
     saves = _saves(case, variant, twin, ms) if ms > 0 else None
@@ -89,9 +97,9 @@ def unsupported_family(case: Case, variant: str) -> Suspicion | None:
         f"{percent(share)} of the step" + (_said(twin) if timed else ""),
         where=places(rows),
         figure=figure,
-        passes=(("census", variant), (PROBE if timed else "inventory", variant)),
-        broken=f"the release declares layout {claim}, but {named} ops run dense"
-        if claim in SPARSE_LAYOUTS and not case.declared.targets
+        passes=((PROBE if timed else "inventory", variant), ("census", variant)),
+        broken=f"the release declares layout {case.declared.layout}, but {named} ops run dense"
+        if _broken(case)
         else "",
         ms=ms,
         share=case.share_of_step(ms, variant),
@@ -108,8 +116,9 @@ def _saves(case: Case, variant: str, twin: Mapping[str, Any] | None, ms: float) 
     """
     rows = twin.get("rows", ()) if twin else ()
     dense = sum(float(r["calls"]) * float(r["forms"]["dense"]) for r in rows)
-    if dense <= 0:
-        return unavailable("its twin was not timed")
+    if not any(len(r["forms"]) > 1 for r in rows) or dense <= 0:
+        why = sorted({str(w) for r in rows for w in r["refused"].values()})
+        return unavailable("no form of its twin could be made: " + "; ".join(why) if why else "its twin was not timed")
     part = [sum(float(r["calls"]) * float(r["saves_ms"][i]) for r in rows if _faster(r)) / dense for i in (1, 0, 2)]
     value, low, high = (case.share_of_step(ms, variant) * min(1.0, p) for p in part)
     return Number(value=value, ci=(low, high), n=min(int(r["n"]) for r in rows), quality="estimated")
@@ -132,6 +141,8 @@ def _said(twin: Mapping[str, Any] | None) -> str:
     if twin is None:
         return ""
     best = _best(twin)
+    if not any(len(r["forms"]) > 1 for r in twin["rows"]):
+        return "; no form of its twin could be made"
     if best == "no form":
         return f"; of its twin's forms none is faster ({twin['summary']})"
     return f"; of its twin's forms {best} would be faster ({twin['summary']})"

@@ -18,11 +18,11 @@ from sparsetui.diagnosis.mechanisms._common import (
 )
 from sparsetui.diagnosis.mechanisms._families import (
     PROBE,
-    at_stake,
     eligible_dense,
     kinds,
     other_family,
     unsupported_family,
+    wants,
 )
 
 
@@ -269,7 +269,7 @@ MECHANISMS = [
     ),
     Mechanism(
         id="lowering.unsupported-family", owner="ML", suspect=unsupported_family,
-        needs=(PROBE,), wants=lambda case: at_stake(case, "failing") > 0, arguments=lambda case: {"kinds": kinds(case)},
+        needs=(PROBE,), wants=wants, arguments=lambda case: {"kinds": kinds(case)},
         question="Does every pruned layer family have a sparse path?",
         fix="prune the other family in a structure that its dense kernel profits from (channels), run it in the form that its twin "
         "found faster, or leave it dense",
