@@ -145,12 +145,14 @@ class CensusMode(Mode):  # type: ignore[no-untyped-call]
         row["calls"] += 1
         row["ns"] += ns
         row["max_ns"] = max(row["max_ns"], ns)
+        row["min_ns"] = min(row["min_ns"] or ns, ns)
 
     def _new_row(self, name: str, fam: str, k: Tuple[Any, ...], ins: List[torch.Tensor],
                  consts: List[Optional[Constant]], layouts: List[str], outs: List[torch.Tensor],
                  origin: Optional[Constant]) -> Dict[str, Any]:  # fmt: skip
         row: Dict[str, Any] = {
             "op": name, "family": fam, "module": k[1], "place": k[2], "backward": k[3], "calls": 0, "ns": 0, "max_ns": 0,
+            "min_ns": 0,
             "operands": [dict(tensors.describe(t), const=c is not None, name=c.name if c else "",
                               derived=c.derived if c else "", blank=bool(c and c.blank), source=c.source if c else None)
                          for t, c in zip(ins[:4], consts)],
