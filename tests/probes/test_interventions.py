@@ -65,6 +65,27 @@ def half_with_a_way_out(w):
     return step
 
 
+def in_blocks(w):
+    """The weight with its zeros in whole blocks, as CSR with int32 indices."""
+    kept = torch.eye(4, dtype=w.dtype)
+    kept[0, 2] = 1
+    s = ((w + 1) * torch.kron(kept, torch.ones(4, 4, dtype=w.dtype))).to_sparse_csr()
+    return torch.sparse_csr_tensor(s.crow_indices().int(), s.col_indices().int(), s.values(), s.shape)
+
+
+def recurrent(make):
+    """A layer that holds the weight as its input matrix."""
+
+    def built(w):
+        layer = make().to(w.dtype)
+        with torch.no_grad():
+            next(layer.parameters()).copy_(w)
+        layer.requires_grad_(False)
+        return lambda x: torch.cat([t.reshape(-1) for t in layer(x)[:1]])
+
+    return built
+
+
 PRESENT = {
     "balance-rows": [
         lambda w: (lambda s: lambda x: s @ x.t())(w.to_sparse_csr()),
@@ -102,6 +123,13 @@ PRESENT = {
         batched,
     ],
     "drop-zeros": [lambda w: (lambda s: lambda x: s @ x.t())(with_stored_zeros(w))],
+    "family-twin": [
+        lambda w: lambda x: F.conv1d(x[:, None], w[:, None], torch.ones_like(w[0]), padding=3, stride=2),
+        lambda w: lambda x: F.conv2d(x[:, :, None, None], w[:, :, None, None]),
+        lambda w: (lambda s: lambda x: torch.bmm(x.expand(2, -1, -1), s))(torch.stack([w, 2 * w.t()])),
+        recurrent(lambda: nn.LSTM(16, 4)),
+        recurrent(lambda: nn.RNN(16, 16)),
+    ],
     "fold-mask": [
         masked,
         lambda w: lambda x: x @ torch.where(w.abs() > 1, w, 0.0),
@@ -117,6 +145,11 @@ PRESENT = {
     "swap-sides": [
         lambda w: (lambda s: lambda x: x @ s)(w.to_sparse_csc()),
         lambda w: (lambda s: lambda x: F.linear(x, s))(w.to_sparse_csr()),
+    ],
+    "to-blocks": [
+        lambda w: (lambda s: lambda x: s @ x.t())(in_blocks(w)),
+        lambda w: (lambda s: lambda x: torch.mv(s, x[0]))(in_blocks(w)),
+        lambda w: (lambda s: lambda x: F.linear(x, s))(in_blocks(w)),
     ],
     "unblock": [lambda w: (lambda s: lambda x: s @ x.t())(w.to_sparse_bsr((4, 4)))],
 }
@@ -167,7 +200,7 @@ def test_a_dense_weight_gets_no_csr_twin(replica):
 
 
 @pytest.mark.parametrize(
-    "ident", ["narrow-index", "swap-sides", "drop-zeros", "unblock", "coo-to-csr", "cache-conversion"]
+    "ident", ["narrow-index", "swap-sides", "drop-zeros", "unblock", "coo-to-csr", "cache-conversion", "to-blocks"]
 )
 def test_a_sound_csr_product_is_left_alone(replica, ident):
     from sparsetui.probes import tensors
