@@ -165,11 +165,11 @@ def test_what_would_save_less_than_a_tenth_of_the_step_is_too_little() -> None:
 
 
 def test_signatures_count_by_their_calls_and_the_best_form_of_each() -> None:
-    rows = (form(calls=3.0), form("unfold + CSR", 0.4, (0.19, 0.2, 0.21)), NONE)
+    rows = (form(calls=3.0), form("unfold + CSR", 0.4, (0.19, 0.2, 0.21)), NONE, form(saves=(-0.1, 0.4, 0.5)))
     found = by_id(ID).suspect(asked(extra=twin(*rows)), "failing")
     assert found is not None
     assert found.saves is not None
-    assert found.saves.value == pytest.approx(0.6 * (3 * 0.4 + 0.2) / (5 * 0.6))
+    assert found.saves.value == pytest.approx(0.6 * (3 * 0.4 + 0.2) / (6 * 0.6))
     assert found.figure is not None
     assert found.figure.unit == "share of the step that channels and unfold + CSR would save"
 
