@@ -24,8 +24,9 @@ from .step import seeded, stepper
 from .unfolded import NoForm
 
 DENSE, CHANNELS = "dense", "channels"
+_MOST_STEPS = 4  # that are recorded, each on an input of its own
 _MOST = 12  # signatures that are timed, the longest first
-_LEAST_ROUNDS, _MOST_ROUNDS = 7, 60
+_LEAST_ROUNDS, _MOST_ROUNDS = 5, 60
 _LEAST_MS = 0.25  # of one reading: shorter ops are repeated
 _Form = Callable[[], Any]
 
@@ -90,22 +91,29 @@ def _form(obj: Any) -> Hashable:
 
 def families(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:
     """One row a signature of the kinds in ``kinds`` (see :mod:`.layers`): median ms of each form, what the best one saves a call
-    with its 95 % interval (from the order of the rounds), and ``calls`` a step."""
+    with its interval (95 % where rounds are many, from their order), and ``calls`` a step. ``covers`` is the share of their time
+    in the step that was timed here: ops may be so slow that some signatures are left out."""
     recorder = _Recorder(ctx, frozenset(str(k) for k in args.get("kinds", ())))
     run = stepper(ctx)
-    steps = min(4, len(ctx.inputs))
-    with run.mode(), seeded(), recorder:
-        for i in range(steps):
-            run(i)
-    found = sorted(recorder.seen.values(), key=lambda s: -s.ns)
-    timed, whole = found[:_MOST], sum(s.ns for s in found[:_MOST])
-    rows: List[Dict[str, Any]] = []
     seconds = float(args.get("seconds", 2.0))
+    begin = time.perf_counter()
+    with run.mode(), seeded(), recorder:
+        for steps in range(1, min(_MOST_STEPS, len(ctx.inputs)) + 1):
+            run(steps - 1)
+            if time.perf_counter() - begin > seconds:
+                break
+    found = sorted(recorder.seen.values(), key=lambda s: -s.ns)
+    whole, timed, rows = sum(s.ns for s in found), 0, list[Dict[str, Any]]()
+    end = time.perf_counter() + 2 * seconds
     with torch.no_grad():
-        for n, s in enumerate(timed):
+        for s in found[:_MOST]:
             rows.append(dict(_row(s, seconds * s.ns / whole), calls=s.calls / steps))
-            ctx.emit({"families": n + 1, "of": len(timed)})
-    return {"rows": rows, "left_out": len(found) - len(timed), "summary": _summary(rows)}
+            timed += s.ns
+            ctx.emit({"families": len(rows), "of": min(len(found), _MOST)})
+            if time.perf_counter() > end:
+                break
+    return {"rows": rows, "covers": timed / whole if whole else 1.0, "left_out": len(found) - len(rows),
+            "summary": _summary(rows)}  # fmt: skip
 
 
 def _summary(rows: List[Dict[str, Any]]) -> str:

@@ -174,6 +174,15 @@ def test_signatures_count_by_their_calls_and_the_best_form_of_each() -> None:
     assert found.figure.unit == "share of the step that channels and unfold + CSR would save"
 
 
+def test_what_was_left_out_saves_nothing() -> None:
+    some = twin(form())
+    some[("families", "failing")]["covers"] = 0.25
+    found = by_id(ID).suspect(asked(extra=some), "failing")
+    assert found is not None
+    assert found.saves is not None
+    assert found.saves.value == pytest.approx(0.25 * 0.4)
+
+
 def regression(*comparator: Payload, **more: Any) -> Case:
     return timed(1.5, census={"failing": census(*BESIDE), "comparator": census(*comparator)}, **more)
 

@@ -120,7 +120,8 @@ def _saves(case: Case, variant: str, twin: Mapping[str, Any] | None, ms: float) 
         why = sorted({str(w) for r in rows for w in r["refused"].values()})
         return unavailable("no form of its twin could be made: " + "; ".join(why) if why else "its twin was not timed")
     part = [sum(float(r["calls"]) * float(r["saves_ms"][i]) for r in rows if _faster(r)) / dense for i in (1, 0, 2)]
-    value, low, high = (case.share_of_step(ms, variant) * min(1.0, p) for p in part)
+    covers = float(twin.get("covers", 1.0)) if twin else 0.0
+    value, low, high = (covers * case.share_of_step(ms, variant) * min(1.0, p) for p in part)
     return Number(value=value, ci=(low, high), n=min(int(r["n"]) for r in rows), quality="estimated")
 
 
