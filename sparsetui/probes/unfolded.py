@@ -81,7 +81,8 @@ def matrix(weight: torch.Tensor, groups: int) -> torch.Tensor:
         return flat
     p = tensors.parts(flat)
     width = (p["compressed"][1:] - p["compressed"][:-1]).to(torch.int64)
-    group = torch.repeat_interleave(torch.arange(flat.shape[0]) // (flat.shape[0] // groups), width)
+    rows = torch.arange(flat.shape[0], device=width.device)
+    group = torch.repeat_interleave(rows // (flat.shape[0] // groups), width)
     plain = p["plain"] + (group * flat.shape[1]).to(p["plain"].dtype)
     return torch.sparse_compressed_tensor(p["compressed"], plain, p["values"], (flat.shape[0], flat.shape[1] * groups),
                                           layout=torch.sparse_csr, check_invariants=False)  # fmt: skip

@@ -90,7 +90,11 @@ def unsupported_family(case: Case, variant: str) -> Suspicion | None:
     figure = count(share, "share of the step in families without a sparse path")
     if saves is not None and saves.value is not None:
         figure = Number(
-            value=saves.value, ci=saves.ci, n=saves.n, unit=f"share of the step that {_best(twin)} would save"
+            value=saves.value,
+            ci=saves.ci,
+            n=saves.n,
+            unit=f"share of the step that {_best(twin)} would save",
+            quality="estimated",
         )
     return Suspicion(
         summary=f"one layer family runs sparse, but {len(rows)} pruned {named} ops fall back to dense: "

@@ -24,7 +24,7 @@ def cheapest(csr: torch.Tensor) -> Optional[int]:
     rows, cols = csr.shape
     p = tensors.parts(csr)
     width = (p["compressed"][1:] - p["compressed"][:-1]).to(torch.int64)
-    row, col = torch.repeat_interleave(torch.arange(rows), width), p["plain"].to(torch.int64)
+    row, col = torch.repeat_interleave(torch.arange(rows, device=width.device), width), p["plain"].to(torch.int64)
     item = p["values"].element_size()
     best, least = None, col.numel() * (item + _INDEX) + (rows + 1) * _INDEX
     for b in BLOCKS:
