@@ -172,7 +172,7 @@ def _by_twin(case: Case, s: Suspect, agree: bool, live: Number) -> tuple[bool, s
         open_yet = t is not None and t.valid and still_open(live)
         return (
             False,
-            f"{_NOT_SETTLED if open_yet else 'dense is right here'}: no form of its twin is faster{tried}",
+            f"{_NOT_SETTLED if open_yet else 'dense is right here'}: no form of its twin is clearly faster{tried}",
             live,
         )
     said = f"its twin, timed apart from the step, saves {100 * saves.value:.3g} % of it"

@@ -89,8 +89,8 @@ def test_where_no_form_is_faster_dense_is_right_and_nothing_claims_otherwise() -
     f = of(j)
     assert j.verdict.status == "no_fault"
     assert (f.material, f.settled) == (False, True)
-    assert f.reason.startswith("dense is right here: no form of its twin is faster")
-    assert "none is faster" in f.summary
+    assert f.reason.startswith("dense is right here: no form of its twin is clearly faster")
+    assert "none is clearly faster" in f.summary
     assert f.figure is not None
     assert f.figure.value == 0.0
 
@@ -220,7 +220,7 @@ def test_a_broken_claim_is_broken_whatever_would_be_faster() -> None:
     j = judge(case)
     assert (j.verdict.status, j.verdict.mechanism) == ("fault", ID)
     assert "declares layout csr" in of(j).reason
-    assert "none is faster" in of(j).summary
+    assert "none is clearly faster" in of(j).summary
 
 
 @pytest.mark.parametrize(("layer", "family"), [("recurrent", "recurrent"), ("batched", "batched")])

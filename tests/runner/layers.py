@@ -1,4 +1,4 @@
-"""Workloads in which one family of layers runs sparse and another, pruned as well, does not."""
+"""Workloads in which a family of layers has no sparse path, or a product another form that would move fewer bytes."""
 
 from __future__ import annotations
 
@@ -60,3 +60,34 @@ def dense_after_a_convolution() -> Step:
 def patches() -> list[tuple[torch.Tensor]]:
     g = torch.Generator().manual_seed(6)
     return [(torch.randn(48, 16, 8, 8, generator=g),) for _ in range(3)]
+
+
+def _blocky(seed: int) -> torch.Tensor:
+    """1024 x 1024 in double precision, a tenth of its 16 x 16 blocks kept, as CSR with int32 indices."""
+    g = torch.Generator().manual_seed(seed)
+    kept = (torch.rand(64, 64, generator=g) < 0.1).repeat_interleave(16, 0).repeat_interleave(16, 1)
+    return _csr(torch.randn(1024, 1024, generator=g, dtype=torch.float64) * kept / 10)
+
+
+def _chain(length: int) -> Step:
+    weights = [_blocky(i) for i in range(length)]
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        for w in weights:
+            x = torch.tanh(torch.mv(w, x))
+        return x
+
+    return step
+
+
+def eight_matrices() -> Step:
+    return _chain(8)
+
+
+def four_matrices() -> Step:
+    return _chain(4)
+
+
+def vectors() -> list[tuple[torch.Tensor]]:
+    g = torch.Generator().manual_seed(7)
+    return [(torch.randn(1024, generator=g, dtype=torch.float64),) for _ in range(3)]

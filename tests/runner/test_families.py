@@ -1,4 +1,4 @@
-"""Whole investigations of a pruned family without a sparse path: as the cause, and as a bystander."""
+"""Whole investigations of a pruned family without a sparse path, as the cause and as a bystander, and of products at the roof."""
 
 from __future__ import annotations
 
@@ -54,3 +54,16 @@ def test_a_pruned_convolution_that_costs_what_it_cost_before_is_not_blamed(tmp_p
     assert family in result["ruled_out"]
     assert "runs these ops dense as well" in family["reason"]
     assert not any(e["summary"].startswith("family-twin") for e in result["evidence"])
+
+
+def test_products_at_the_memory_roof_are_tried_in_blocks(tmp_path: Path) -> None:
+    """The roofs are measured before the clock, so that the trial can still follow; whether blocks gain is this host's matter."""
+    result = investigate(tmp_path, "eight_matrices", "four_matrices", "vectors")
+    order = [e["probe"] for e in result["evidence"]]
+    assert order.index("roofs") < order.index("clock")
+    named = [f["mechanism"] for f in (*result["findings"], *result["ruled_out"])]
+    if "execution.bandwidth-bound" not in named:
+        pytest.skip("the products stay below the roof on this host")
+    assert "blocks of 16 x 16 would move" in of(result, "execution.bandwidth-bound")["summary"]
+    tried = {e["variant"] for e in result["evidence"] if e["summary"].startswith("to-blocks: the step takes")}
+    assert tried == {"failing", "comparator"}

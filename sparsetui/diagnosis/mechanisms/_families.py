@@ -149,5 +149,5 @@ def _said(twin: Mapping[str, Any] | None) -> str:
     if not any(len(r["forms"]) > 1 for r in twin["rows"]):
         return "; no form of its twin could be made"
     if best == "no form":
-        return f"; of its twin's forms none is faster ({twin['summary']})"
+        return f"; of its twin's forms none is clearly faster ({twin['summary']})"
     return f"; of its twin's forms {best} would be faster ({twin['summary']})"
