@@ -116,6 +116,7 @@ def _finding(case: Case, s: Suspect, state: str, why: str) -> Finding:
         if agree and extra >= _UNTRIED_SHARE:
             material = True
             reason = f"it holds {100 * extra:.3g} % of the step; {seen.untried or 'no intervention could be measured'}"
+            reason += f" ({t.failed})" if t is not None and t.failed else ""
         else:
             little = seen.untried or "no intervention was measured, and too little is at stake"
             reason = t.failed if t is not None and t.failed else little

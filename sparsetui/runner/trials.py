@@ -121,12 +121,17 @@ def _try_one(lab: Lab, name: str, variant: str, seconds: float, s: Suspect) -> N
                 arms.append(take_cycle(replica, name, f"{variant}-first", len(arms), steps, lab.step_ms(variant), lab.deadline,
                                        lab.cancel, lab.journal))  # fmt: skip
         else:
-            failed = "it found nothing to rewrite" if not check["applied"] else "it changed the outputs"
+            failed = _why_not(check) if not check["applied"] else "it changed the outputs"
     except WorkerFault as e:
         lab.fault(e)
         lab.faults.pop(variant, None)  # the variant itself is well; only its intervened form is not
         failed = e.fault.message
     keep_trial(lab, key, s.mechanism.id, s.mechanism.stage, check, failed)
+
+
+def _why_not(check: dict[str, Any]) -> str:
+    notes = [str(n) for n in check.get("notes", ())]
+    return "it found nothing to rewrite" + (f": {notes[0]}" if notes else "")
 
 
 def _enough(lab: Lab, key: tuple[str, str], first: int, end: float) -> bool:

@@ -18,7 +18,7 @@ from ..context import Context
 from ..outputs import relative_error, run_outputs, tolerance
 from .engine import Intervention
 
-_SKIP = {"engine", "products", "folding", "twins"}
+_SKIP = {"engine", "products", "folding", "twins", "recording", "chains", "plans"}
 
 
 def registry() -> Dict[str, Intervention]:
