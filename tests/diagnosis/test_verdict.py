@@ -323,3 +323,53 @@ def test_the_budget_always_shows_the_unexplained_rest() -> None:
 def test_judging_is_deterministic() -> None:
     c = case(4.0, census=ORIENTED, trials={("swap-sides", "failing"): (0.25, CHECK)})
     assert judge(c) == judge(dataclasses.replace(c))
+
+
+# -- a mechanism whose intervention does not always apply, beside a twin that is timed apart ----------------------
+
+
+def attention(gain_ms: float = 0.4) -> dict[str, Any]:
+    """What the passes see of a failing variant that masks its scores in ops of their own, and what its twin gains."""
+    square = {"layout": "strided", "dtype": "float32", "shape": [4, 64, 64], "const": False, "name": "", "derived": ""}
+
+    def row(name: str, family: str, **more: Any) -> dict[str, Any]:
+        return {**product(("strided", "strided"), ns=300_000), "op": f"aten::{name}", "family": family, "weight": None,
+                "operands": [square], "outputs": [square], **more}  # fmt: skip
+
+    rows = (row("bmm", "product", weight=product(("strided", "strided"), zeros=0.0)["weight"] | {"eligible": False}),
+            row("where", "pointwise", hides=True), row("_softmax", "other"))  # fmt: skip
+    twin = {"rows": [{"shape": [4, 64, 64, 16], "unfused_ms": gain_ms + 0.1, "fused_ms": 0.1}]}
+    return {"census": {"failing": census(*rows), "comparator": census()}, "extra": {("attention", "failing"): twin}}
+
+
+def unfused(j: Any) -> Any:
+    return next(f for f in j.findings if f.mechanism == "lowering.unfused-mask")
+
+
+def test_a_fused_attention_that_closes_the_gap_confirms_its_mask() -> None:
+    j = judge(case(2.0, **attention(), trials={("fuse-attention", "failing"): (0.5, CHECK)}))
+    assert (j.verdict.mechanism, j.verdict.confidence) == ("lowering.unfused-mask", "confirmed")
+    assert j.verdict.share_of_regression is not None
+    assert j.verdict.share_of_regression.value == pytest.approx(1.0, abs=0.1)
+    assert "twin" not in j.verdict.summary, "what was gained in the step itself is told instead"
+    assert j.budget is not None
+    assert next(b.mechanism for b in j.budget.lines) == "lowering.unfused-mask"
+
+
+def test_where_it_does_not_apply_the_twin_speaks_and_the_reason_is_told() -> None:
+    found = attention()
+    ids = {**IDS, ("attention", "failing"): "E-twin"}
+    why = "it found nothing to rewrite: a mask or bias that follows the input"
+    tried = Trial("fuse-attention", None, {"applied": 0, "equal": True}, ("E-tried",), why)
+    c = dataclasses.replace(case(2.0, **found), evidence_ids=ids, trials={("fuse-attention", "failing"): tried})
+    j = judge(c)
+    assert (j.verdict.mechanism, j.verdict.confidence) == ("lowering.unfused-mask", "supported")
+    assert "the fused twin saves 0.4 ms" in unfused(j).summary
+    assert unfused(j).reason.endswith(f"no intervention could be measured ({why})")
+
+
+def test_where_it_gains_nothing_the_mask_is_ruled_out_whatever_the_twin_gains() -> None:
+    j = judge(case(2.0, **attention(gain_ms=0.9), trials={("fuse-attention", "failing"): (1.0, CHECK)}))
+    assert j.verdict.mechanism is None
+    assert not unfused(j).material
+    assert unfused(j).reason.startswith("it accounts for too little: its intervention closes")

@@ -86,6 +86,22 @@ def recurrent(make):
     return built
 
 
+def attention(w):
+    def step(x):
+        hidden = torch.ones(x.shape[0], x.shape[0]).triu(1).bool()
+        return ((x @ w) @ x.t()).masked_fill(hidden, float("-inf")).softmax(-1) @ x
+
+    return step
+
+
+def attention_by_hand(w):
+    def step(x):
+        e = torch.exp(x @ w @ x.t() / 16).tril_()
+        return (e / e.sum(1, keepdim=True)) @ (x @ w)
+
+    return step
+
+
 PRESENT = {
     "balance-rows": [
         lambda w: (lambda s: lambda x: s @ x.t())(w.to_sparse_csr()),
@@ -140,6 +156,7 @@ PRESENT = {
         lambda w: (lambda m: lambda x: x @ w.masked_fill_(m, 0.0))(w == 0),
         lambda w: (lambda held: lambda x: x @ held.copy_(w * (w.abs() > 1)))(torch.zeros_like(w)),
     ],
+    "fuse-attention": [attention, attention_by_hand],
     "narrow-index": [lambda w: (lambda s: lambda x: s @ x.t())(w.to_sparse_csr())],
     "supported-dtype": [half_with_a_way_out],
     "swap-sides": [

@@ -51,6 +51,28 @@ def two_layers() -> torch.nn.Module:
     return torch.nn.Sequential(first, torch.nn.ReLU(), second)
 
 
+_FUTURE = torch.ones(512, 512).triu(1).bool()
+
+
+def masked_by_hand() -> Step:
+    """Attention of three heads over 512 places whose mask, softmax and products are ops of their own."""
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        q = x.reshape(3, 512, 16)
+        scores = torch.bmm(q, q.transpose(1, 2)) * 0.25
+        return torch.bmm(scores.masked_fill(_FUTURE, float("-inf")).softmax(-1), q)
+
+    return step
+
+
+def masked_in_one() -> Step:
+    def step(x: torch.Tensor) -> torch.Tensor:
+        q = x.reshape(1, 3, 512, 16)
+        return F.scaled_dot_product_attention(q, q, q, attn_mask=~_FUTURE)[0]
+
+    return step
+
+
 def requests() -> list[tuple[torch.Tensor]]:
     g = torch.Generator().manual_seed(1)
     return [(torch.randn(48, 512, generator=g),) for _ in range(3)]

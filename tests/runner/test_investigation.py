@@ -138,6 +138,20 @@ def test_an_identical_pair_raises_no_alarm(folder: Path) -> None:
     assert json.loads(done.stdout)["verdict"]["mechanism"] is None
 
 
+def test_attention_in_many_ops_is_proved_by_running_it_as_one(folder: Path) -> None:
+    path = workload(folder, "masked_by_hand", "masked_in_one", '[workload]\nchange = ["code"]\n')
+    done = investigate(path, folder / "sessions", "--json", "-", budget=15)
+    assert done.returncode == 1, done.stderr
+    result = json.loads(done.stdout)
+    verdict = result["verdict"]
+    assert (verdict["mechanism"], verdict["confidence"]) == ("lowering.unfused-mask", "confirmed")
+    assert verdict["share_of_regression"]["ci"][0] > 0
+    tried = next(e for e in result["evidence"] if e["id"] == verdict["intervention"])
+    assert (tried["probe"], tried["stage"]) == ("intervention", "lowering")
+    line = next(b for b in result["budget"]["lines"] if b["mechanism"] == "lowering.unfused-mask")
+    assert line["share"]["value"] > 0
+
+
 @pytest.mark.parametrize(
     ("failing", "words"),
     [

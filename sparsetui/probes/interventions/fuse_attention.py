@@ -57,7 +57,8 @@ class Fused(Prepared):
 
     def agreed(self, func: Any, args: Any, kwargs: Dict[str, Any]) -> List[Tuple[Walk, Dict[int, torch.Tensor]]]:
         """The plans that this op fits; none where they would not do the same."""
-        fit = [(w, got) for w, got in ((w, w.fits(func, args, kwargs)) for w in self.walks) if got is not None]
+        alone = len(self.walks) == 1
+        fit = [(w, got) for w, got in ((w, w.fits(func, args, kwargs, alone)) for w in self.walks) if got is not None]
         return fit if len({w.step.action for w, _ in fit}) == 1 else []
 
     def depart(self, active: bool) -> None:

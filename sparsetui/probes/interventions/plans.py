@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any, Dict, Hashable, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Hashable, List, NamedTuple, Optional, Set, Tuple
 
 import torch
 
@@ -128,19 +128,21 @@ class Walk:
     def done(self) -> bool:
         return self.at >= len(self.plan.steps)
 
-    def fits(self, func: Any, args: Any, kwargs: Dict[str, Any]) -> Optional[Dict[int, torch.Tensor]]:
-        """Whether the op is the one that comes next in the plan; if so, its operands by slot so far as they are looked at."""
+    def fits(self, func: Any, args: Any, kwargs: Dict[str, Any], alone: bool) -> Optional[Dict[int, torch.Tensor]]:
+        """Whether the op is the one that comes next in the plan; if so, its operands by slot so far as they are looked at. What
+        runs anyway is looked at closely only as long as there are other plans to tell from this one."""
         if self.done:
             return None
         step = self.step
         got: Dict[int, torch.Tensor] = {}
         if step.op.func is not func:
             return None
-        if not step.exact:
-            return None if self.inside and self._reads_inside(args, kwargs) else got
-        if self._alike(step.op.args, args, got, step.op.of_form) and self._alike(step.op.kwargs, kwargs, got, False):
+        if not step.exact and self.inside and self._reads_inside(args, kwargs):
+            return None
+        if not step.exact and alone:
             return got
-        return None
+        stands = self._stands if step.exact and not step.op.of_form else self._of_form
+        return got if _alike(step.op.args, args, got, stands) and _alike(step.op.kwargs, kwargs, got, stands) else None
 
     def _reads_inside(self, *values: Any) -> bool:
         for v in values:
@@ -155,33 +157,22 @@ class Walk:
                 return True
         return False
 
-    def _alike(self, form: Any, value: Any, got: Dict[int, torch.Tensor], of_form: bool) -> bool:
-        if isinstance(form, Leaf):
-            if not isinstance(value, torch.Tensor) or not self._stands(self.plan.slots[form.slot], value, of_form):
-                return False
-            got[form.slot] = value
-            return True
-        if isinstance(form, (list, tuple)):
-            return (
-                isinstance(value, (list, tuple))
-                and len(form) == len(value)
-                and all(self._alike(f, v, got, of_form) for f, v in zip(form, value))
-            )
-        if isinstance(form, dict):
-            return form.keys() == value.keys() and all(self._alike(f, value[k], got, of_form) for k, f in form.items())
-        return not isinstance(value, torch.Tensor) and bool(form == value)
-
-    def _stands(self, s: Slot, t: torch.Tensor, of_form: bool) -> bool:
+    def _stands(self, index: int, t: torch.Tensor) -> bool:
         """The tensor is the one that stood there in the recording, or one of its form where its numbers are the input's."""
+        s = self.plan.slots[index]
         if s.index in self.plan.inside:
             ref = self.made.get(s.index)
             return ref is not None and ref() is t
         if s.number is not None:
             return t.dim() == 0 and t.dtype == s.dtype and float(t) == s.number
-        if s.tensor is not None and not of_form:
+        if s.tensor is not None:
             same = t is s.tensor or identity.identity(t) == identity.identity(s.tensor)
             return same and tensors.version(t) == s.version
-        return t.shape == s.shape and t.dtype == s.dtype and t.layout == torch.strided and not self._reads_inside(t)
+        return t.layout == torch.strided and self._of_form(index, t) and not self._reads_inside(t)
+
+    def _of_form(self, index: int, t: torch.Tensor) -> bool:
+        s = self.plan.slots[index]
+        return t.shape == s.shape and t.dtype == s.dtype
 
     def took(self, out: Any) -> bool:
         """Go on after an op; false where its result is not of the form that it had in the recording."""
@@ -210,3 +201,18 @@ class Walk:
     def owes(self) -> bool:
         """Tensors that hold nothing are still about."""
         return any(ref() is not None for ref in self.inside.values())
+
+
+def _alike(form: Any, value: Any, got: Dict[int, torch.Tensor], stands: Callable[[int, torch.Tensor], bool]) -> bool:
+    """Whether arguments are those of a recorded op, each tensor of which ``stands``; ``got`` takes these."""
+    if isinstance(form, Leaf):
+        if not isinstance(value, torch.Tensor) or not stands(form.slot, value):
+            return False
+        got[form.slot] = value
+        return True
+    if isinstance(form, (list, tuple)):
+        same = isinstance(value, (list, tuple)) and len(form) == len(value)
+        return same and all(_alike(f, v, got, stands) for f, v in zip(form, value))
+    if isinstance(form, dict):
+        return form.keys() == value.keys() and all(_alike(f, value[k], got, stands) for k, f in form.items())
+    return not isinstance(value, torch.Tensor) and bool(form == value)
