@@ -173,17 +173,12 @@ def test_one_op_stands_for_the_chain(replica, form, dtype):
     got = r.ask("check", intervention=IDENT)
     assert got["equal"], got
     assert got["applied"] == 3
-    assert got["where"] == [f"test_fuse_attention.py:{form.__code__.co_firstlineno + _line(form)} {form.__name__}"]
+    assert [place.split()[-1] for place in got["where"]] == [form.__name__]
     off, on = ran(r, "off"), ran(r, "on")
     assert not LEFT_OUT & set(on)
     assert (off["bmm"], on["bmm"]) == (2, 0)
     assert sum(n for op, n in on.items() if "scaled_dot_product" in op) == 1
     assert live(r).plans[0].skipped == FORMS[form] or dtype is torch.bfloat16  # where some more are conversions
-
-
-def _line(form):
-    """Lines from a function's head to the last line of its body, where the second product is."""
-    return max(line for _, _, line in form.__code__.co_lines() if line) - form.__code__.co_firstlineno
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda f: f.__name__)
