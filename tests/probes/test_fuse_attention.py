@@ -275,6 +275,25 @@ def test_layers_that_share_a_mask_made_in_the_step(replica):
     assert len(biases) == 1
 
 
+def test_layers_with_equal_masks_are_looked_at_once(replica, monkeypatch):
+    from sparsetui.probes.interventions import chains
+
+    class Own(Layer):
+        def __init__(self, hidden):
+            super().__init__()
+            self.register_buffer("hidden", hidden)
+
+        def forward(self, x):
+            return super().forward(x, self.hidden)
+
+    looked, real = [], chains.softmax_of
+    monkeypatch.setattr(chains, "softmax_of", lambda *given: looked.append(given) or real(*given))
+    layers = nn.Sequential(*[Own(h.clone()) for h in (HIDDEN, HIDDEN, HIDDEN.t() & ~torch.eye(S).bool(), HIDDEN)])
+    got = replica(layers, (torch.randn(2, S, 32),)).ask("check", intervention=IDENT)
+    assert (got["applied"], got["equal"]) == (4, True)
+    assert len(looked) == 2
+
+
 def test_a_mask_that_others_read_too_is_made(replica):
     r = replica(Model(also=True).eval(), *[(torch.randn(2, n, 32),) for n in (S, 9)])
     got = r.ask("check", intervention=IDENT)

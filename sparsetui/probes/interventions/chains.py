@@ -347,17 +347,20 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).replace("torch.", "")
 
 
-def key(rec: Recording, chain: Chain) -> Optional[Tuple[object, ...]]:
-    """Equal for chains that compute the same of their scores: the same ops wired alike over the same constants."""
+def key(rec: Recording, chain: Chain, constants: List[torch.Tensor]) -> Tuple[object, ...]:
+    """Equal for chains that compute the same of their scores: the same ops wired alike over equal constants. ``constants`` takes
+    one of each, to compare others with."""
     numbers: Dict[int, object] = {}
 
     def told(obj: object) -> object:
         if isinstance(obj, Leaf):
             s = rec.slots[obj.slot]
             if s.index not in numbers:
-                numbers[s.index] = len(numbers) if s.tensor is None else (id(s.tensor), s.version)
+                numbers[s.index] = ("made", len(numbers))
                 if s.number is not None:
                     numbers[s.index] = ("number", s.number)
+                elif s.tensor is not None:
+                    numbers[s.index] = ("constant", _which(s.tensor, constants))
             return numbers[s.index]
         if isinstance(obj, (list, tuple)):
             return tuple(told(o) for o in obj)
@@ -366,6 +369,18 @@ def key(rec: Recording, chain: Chain) -> Optional[Tuple[object, ...]]:
         return (type(obj).__name__, str(obj))
 
     ops = sorted((*chain.feeders, chain.first, *chain.region))
-    made = [rec.ops[chain.first].outs[0]]
-    form = tuple((s.shape, s.stride, s.dtype) for s in made)
+    (q, kt), made = chain.left(rec), rec.ops[chain.first].outs[0]
+    numbers.update({q.index: "queries", kt.index: "keys"})
+    form = (made.shape, made.stride, made.dtype, q.dtype)
     return (form, *((rec.ops[j].func, told(rec.ops[j].args), told(rec.ops[j].kwargs)) for j in ops))
+
+
+def _which(t: torch.Tensor, among: List[torch.Tensor]) -> int:
+    for i, other in enumerate(among):
+        if other is t or (
+            (other.shape, other.dtype, other.stride(), other.device) == (t.shape, t.dtype, t.stride(), t.device)
+            and bool(torch.equal(other, t))
+        ):
+            return i
+    among.append(t)
+    return len(among) - 1

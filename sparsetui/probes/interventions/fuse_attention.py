@@ -160,15 +160,14 @@ def _prepare(ctx: Context) -> Fused:
             "the step computes gradients, and backward needs the probabilities, which a fused attention does not keep"
         )
         return fused
-    end = time.perf_counter() + _PREPARE_S
-    known: Dict[Any, Union[Softmax, str]] = {}
+    seen = _Seen(time.perf_counter() + _PREPARE_S)
     forms: Set[Any] = set()
     for i in range(min(len(ctx.inputs), _MOST_RECORDED)):
-        if i and time.perf_counter() > end:
+        if i and seen.late:
             fused.note("%d of %d inputs were recorded" % (i, len(ctx.inputs)))
             break
         try:
-            plan = _planned(ctx, i, fused, known)
+            plan = _planned(ctx, i, fused, seen)
         except Exception as e:  # the step itself may raise, or use tensors that cannot be followed
             fused.note("the step could not be recorded: %s" % (str(e).splitlines() or [""])[0][:160])
             continue
@@ -185,13 +184,13 @@ def _prepare(ctx: Context) -> Fused:
     return fused
 
 
-def _planned(ctx: Context, i: int, fused: Fused, known: Dict[Any, Union[Softmax, str]]) -> Plan:
+def _planned(ctx: Context, i: int, fused: Fused, seen: _Seen) -> Plan:
     """What the step over input ``i`` does, and which of its chains can be fused; notes say why others cannot."""
     rec = record(ctx, i)
     found, why = chains.find(rec)
     taken = []
     for chain in found:
-        soft = _known(rec, chain, known)
+        soft = seen.softmax_of(rec, chain)
         if isinstance(soft, Softmax):
             taken.append((chain, soft))
             fused.where.add(chain.place(rec))
@@ -202,26 +201,39 @@ def _planned(ctx: Context, i: int, fused: Fused, known: Dict[Any, Union[Softmax,
     return Plan(rec, taken)
 
 
-def _known(rec: Recording, chain: Chain, known: Dict[Any, Union[Softmax, str]]) -> Union[Softmax, str]:
-    """What a chain computes, found out once for all that do the same; a text says why it cannot be fused."""
-    key = chains.key(rec, chain)
-    if key not in known:
-        try:
-            known[key] = _as_used(chains.softmax_of(rec, chain), chain.left(rec)[0].dtype, known)
-        except NotOne as e:
-            known[key] = str(e)
-        except (RuntimeError, TypeError) as e:  # it does not fit into memory, or an op does not run by itself
-            known[key] = "its ops could not be run apart: %s" % (str(e).splitlines() or [""])[0][:160]
-    return known[key]
+class _Seen:
+    """What chains compute, found out once for all that do the same, and in no more time than there is."""
 
+    def __init__(self, end: float) -> None:
+        self._end = end
+        self._known: Dict[Any, Union[Softmax, str]] = {}
+        self._constants: List[torch.Tensor] = []
 
-def _as_used(soft: Softmax, dtype: torch.dtype, known: Dict[Any, Union[Softmax, str]]) -> Softmax:
-    """With its bias in the dtype of the queries, and as one tensor for all chains that have the same."""
-    bias = soft.bias.to(dtype).contiguous()
-    for other in known.values():
-        if isinstance(other, Softmax) and other.bias.dtype == dtype and torch.equal(other.bias, bias):
-            return soft._replace(bias=other.bias)
-    return soft._replace(bias=bias)
+    @property
+    def late(self) -> bool:
+        return time.perf_counter() > self._end
+
+    def softmax_of(self, rec: Recording, chain: Chain) -> Union[Softmax, str]:
+        """A text says why it cannot be fused."""
+        key = chains.key(rec, chain, self._constants)
+        if key not in self._known:
+            if self.late and self._known:
+                return "there was no time left to look at it"
+            try:
+                self._known[key] = self._as_used(chains.softmax_of(rec, chain), chain.left(rec)[0].dtype)
+            except NotOne as e:
+                self._known[key] = str(e)
+            except (RuntimeError, TypeError) as e:  # it does not fit into memory, or an op does not run by itself
+                self._known[key] = "its ops could not be run apart: %s" % (str(e).splitlines() or [""])[0][:160]
+        return self._known[key]
+
+    def _as_used(self, soft: Softmax, dtype: torch.dtype) -> Softmax:
+        """With its bias in the dtype of the queries, and as one tensor for all chains that have the same."""
+        bias = soft.bias.to(dtype).contiguous()
+        for other in self._known.values():
+            if isinstance(other, Softmax) and other.bias.dtype == dtype and torch.equal(other.bias, bias):
+                return soft._replace(bias=other.bias)
+        return soft._replace(bias=bias)
 
 
 INTERVENTION = Intervention("fuse-attention", "masked attention runs as one op", _prepare)
