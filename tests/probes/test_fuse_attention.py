@@ -288,7 +288,9 @@ def test_layers_with_equal_masks_are_looked_at_once(replica, monkeypatch):
 
     looked, real = [], chains.softmax_of
     monkeypatch.setattr(chains, "softmax_of", lambda *given: looked.append(given) or real(*given))
-    layers = nn.Sequential(*[Own(h.clone()) for h in (HIDDEN, HIDDEN, HIDDEN.t() & ~torch.eye(S).bool(), HIDDEN)])
+    layers = nn.Sequential(
+        *[Own(h.clone()) for h in (HIDDEN, HIDDEN, (HIDDEN.t() & ~torch.eye(S).bool()).contiguous(), HIDDEN)]
+    )
     got = replica(layers, (torch.randn(2, S, 32),)).ask("check", intervention=IDENT)
     assert (got["applied"], got["equal"]) == (4, True)
     assert len(looked) == 2
