@@ -131,7 +131,7 @@ def _try_one(lab: Lab, name: str, variant: str, seconds: float, s: Suspect) -> N
 
 def _why_not(check: dict[str, Any]) -> str:
     notes = [str(n) for n in check.get("notes", ())]
-    return "it found nothing to rewrite" + (f": {notes[0]}" if notes else "")
+    return "it found nothing to rewrite" + (f": {notes[-1]}" if notes else "")
 
 
 def _enough(lab: Lab, key: tuple[str, str], first: int, end: float) -> bool:
