@@ -8,6 +8,7 @@ import msgspec
 
 from sparsetui.diagnosis.case import Case, Trial
 from sparsetui.diagnosis.stats import Closure
+from sparsetui.diagnosis.stats.comparison import PROCESS_SD
 from sparsetui.diagnosis.suspects import Suspect
 from sparsetui.evidence.records import Number, unavailable
 
@@ -22,8 +23,25 @@ def trial(case: Case, s: Suspect, variant: str = "failing") -> Trial | None:
     return case.trials.get((s.intervention, variant)) if s.intervention else None
 
 
+def tried(case: Case, s: Suspect) -> bool:
+    """The intervention was measured, so that what it gains decides. One that may be done without counts only where it applied
+    to every variant that it had to be measured on."""
+    variants = s.tried_on if s.mechanism.fallback else ("failing",)
+    return all(t is not None and t.valid for t in (trial(case, s, v) for v in variants))
+
+
+def why_untried(case: Case, s: Suspect) -> str:
+    """Why the intervention could not be measured, where a trial says so."""
+    found = ((v, trial(case, s, v)) for v in s.tried_on)
+    return next((t.failed if v == "failing" else f"in the comparator, {t.failed}" for v, t in found if t and t.failed), "")
+
+
 def net_ms(case: Case, s: Suspect) -> tuple[float, float, float] | None:
-    """``(ms, low, high)`` that the intervention closes of the difference: failing's gain less the comparator's own."""
+    """``(ms, low, high)`` that the intervention closes of the difference: failing's gain less the comparator's own.
+
+    What both gain cancels only as well as two processes agree. A bounded mechanism is credited with what is at stake in the
+    failing variant, as far as the intervention removes it, and the comparator's whole gain is taken off all the same.
+    """
     t = trial(case, s)
     c = case.comparison
     if t is None or not t.valid or t.closure is None or c is None:
@@ -32,12 +50,15 @@ def net_ms(case: Case, s: Suspect) -> tuple[float, float, float] | None:
     if mine is None:
         return None
     value, half = mine
+    if s.mechanism.bounded:
+        value = min(value, s.failing.share * float(t.check.get("reach", 1.0)) * float(c.failing_ms.value or 0.0))
     if len(s.tried_on) > 1:
         theirs = _their_gain(case, s, value)
         if theirs is None:
             return None
+        common = max(0.0, min(value, theirs[0]))
         value -= theirs[0]
-        half = math.hypot(half, theirs[1])
+        half = math.hypot(half, theirs[1], 2.0 * PROCESS_SD * common)
     return _sober(case, t.closure, value, half)
 
 
@@ -65,7 +86,7 @@ def _their_gain(case: Case, s: Suspect, mine: float) -> tuple[float, float] | No
     it is taken to gain in proportion to the time that the census saw in it, give or take all of that.
     """
     other, c = trial(case, s, "comparator"), case.comparison
-    if other is None or c is None:
+    if other is None or c is None or (s.mechanism.fallback and not other.valid):
         return None
     if other.check and not other.check.get("applied"):
         if s.comparator is None or s.failing.ms <= 0.0:
@@ -185,7 +206,7 @@ def share_text(share: Number) -> str:
 
 
 def net_closure(case: Case, s: Suspect, closure: Closure) -> Closure:
-    """The closure with its effect reduced by what the same intervention gains in the comparator."""
+    """The closure with its effect reduced to what counts: net of the comparator's gain, and no more than is at stake."""
     net, step = net_ms(case, s), case.comparison.failing_ms.value if case.comparison else None
     if net is None or not step or closure.effect.value is None:
         return closure

@@ -62,6 +62,8 @@ class Mechanism:
     late: bool | Callable[[Case], bool] = False  # those probes can wait until latency and interventions are measured
     yields: bool = False  # what it breaks matters for what it costs: a trial that shows how little that is outweighs it
     net: bool = False  # its intervention is tried on the comparator as well, suspect there or not
+    bounded: bool = False  # its intervention helps other work too: it is credited with no more than what is at stake
+    fallback: bool = False  # where its intervention does not apply, two passes may blame it as if it had none
     wants: Callable[[Case], bool] | None = None  # whether those are worth their time in this case
 
     def waits(self, case: Case) -> bool:

@@ -26,7 +26,9 @@ from sparsetui.diagnosis.gains import (
     share_text,
     still_open,
     trial,
+    tried,
     twin_share,
+    why_untried,
 )
 from sparsetui.diagnosis.stats import Closure
 from sparsetui.diagnosis.suspects import Suspect, gap, suspects
@@ -83,7 +85,8 @@ def judge(case: Case) -> Judgement:
 def _finding(case: Case, s: Suspect, state: str, why: str) -> Finding:
     m, seen = s.mechanism, s.failing
     t = trial(case, s)
-    confirmed = bool(seen.proved) or (t is not None and t.valid and t.closure is not None and t.closure.closes)
+    measured = t is not None and tried(case, s)
+    confirmed = bool(seen.proved) or (measured and t is not None and t.closure is not None and t.closure.closes)
     agree = len({p for p in seen.passes if p in case.evidence_ids or not case.evidence_ids}) >= 2
     confidence: Confidence = "confirmed" if confirmed else "supported" if agree else "suspected"
     untried = seen.untried or "no intervention removes this mechanism"
@@ -101,25 +104,26 @@ def _finding(case: Case, s: Suspect, state: str, why: str) -> Finding:
         material, reason, share = _by_twin(case, s, agree, share)
         by_twin = material
         confidence = "supported" if agree else "suspected"
-    elif t is not None and t.valid:
+    elif measured:
         material = closes(case, s, LEAST_SHARE)
         reason = share_text(share)
         if not material and (share.value is not None or share.reason == ONE_SIDED):
             reason = f"{_NOT_SETTLED if still_open(share) else 'it accounts for too little'}: {reason}"
-    elif t is not None and t.check and not t.check.get("equal", True):
+    elif t is not None and t.check and not t.check.get("equal", True) and not m.fallback:
         reason = "its intervention changed the outputs, so it proves nothing"
-    elif m.net or m.rivals:
-        untried = "it is blamed by its intervention only, which was not measured"
-        reason = t.failed if t is not None and t.failed else f"{_NOT_SETTLED}: {untried}" if m.rivals else untried
+    elif (m.net and not m.fallback) or m.rivals:
+        only = "it is blamed by its intervention only, which was not measured"
+        reason = t.failed if t is not None and t.failed else f"{_NOT_SETTLED}: {only}" if m.rivals else only
     else:
         extra = seen.share - (s.comparator.share if s.comparator else 0.0)
         if agree and extra >= _UNTRIED_SHARE:
             material = True
+            why = why_untried(case, s)
             reason = f"it holds {100 * extra:.3g} % of the step; {seen.untried or 'no intervention could be measured'}"
-            reason += f" ({t.failed})" if t is not None and t.failed else ""
+            reason += f" ({why})" if why else ""
         else:
             little = seen.untried or "no intervention was measured, and too little is at stake"
-            reason = t.failed if t is not None and t.failed else little
+            reason = why_untried(case, s) or little
     ids = list(case.ids(*seen.passes))
     if t is not None:
         ids += [e for e in t.evidence if e not in ids]

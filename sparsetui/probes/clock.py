@@ -14,7 +14,7 @@ import torch
 from . import cgroup, tensors, walk
 from .context import Context
 from .energy import Meter, meter
-from .step import Stepper, stepper
+from .step import stepper
 
 
 def settle(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:
@@ -57,7 +57,8 @@ def _calm(times: List[float], faults: List[int]) -> bool:
 def block(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:
     """``count`` timed steps from input ``start`` on, after ``warm`` untimed ones; times in ms.
 
-    ``arm`` names an intervention's arm ("off", "control:ID", "on:ID"); without it nothing at all is attached.
+    ``arm`` names an intervention's arm ("off", "control:ID", "on:ID"); without it nothing at all is attached. Where a call of
+    an arm counts as several inputs, ``count`` and ``start`` still count inputs, and so do the times: one a call, by input.
     """
     run = stepper(ctx)
     start, count, warm = int(args.get("start", 0)), int(args["count"]), int(args.get("warm", 1))
@@ -69,12 +70,15 @@ def block(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:
             from .interventions import arm
 
             with arm(ctx, name) as live:
-                times, cond = _timed(run, start, count, warm, live.begin, meter(ctx))
+                call, per = live.calls(run)
+                if per > 1:
+                    start, count, warm = start // per, max(2, round(count / per)), min(1, warm)
+                times, cond = _timed(call, start, count, warm, live.begin, meter(ctx), per)
     return {"times_ms": [round(t, 6) for t in times], "conditions": cond, "arm": name, "start": start}
 
 
 def _timed(
-    run: Stepper, start: int, count: int, warm: int, begin: Optional[Callable[[], None]], energy: Meter
+    run: Callable[[int], Any], start: int, count: int, warm: int, begin: Optional[Callable[[], None]], energy: Meter, per: int = 1
 ) -> Tuple[List[float], Dict[str, Any]]:
     times: List[float] = []
     clock = time.perf_counter_ns
@@ -88,7 +92,7 @@ def _timed(
             begin()
         t0 = clock()
         run(i)
-        times.append((clock() - t0) / 1e6)
+        times.append((clock() - t0) / 1e6 / per)
     return times, dict(cond.since(), joules=energy.since(before))
 
 

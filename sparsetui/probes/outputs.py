@@ -30,11 +30,12 @@ def run_outputs(
         for i in range(count):
             if begin is not None:
                 begin()
-            out.append([_plain(t) for t in tensors.flatten(run(i))])
+            out.append([plain(t) for t in tensors.flatten(run(i))])
     return out
 
 
-def _plain(t: torch.Tensor) -> torch.Tensor:
+def plain(t: torch.Tensor) -> torch.Tensor:
+    """A copy of an output that shares nothing with the step: dense and detached."""
     t = t.detach()
     t = t.to_dense() if tensors.is_sparse(t) else t
     return t.clone()

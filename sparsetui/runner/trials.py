@@ -76,6 +76,8 @@ def try_out(lab: Lab, s: Suspect, seconds: float) -> None:
         for v in s.tried_on:
             if (name, v) not in lab.trials or not lab.trials[(name, v)].valid:
                 _try_one(lab, name, v, seconds / len(s.tried_on), s)
+            if s.mechanism.fallback and ((name, v) not in lab.trials or not lab.trials[(name, v)].check.get("applied")):
+                return  # what it gains in one of two says nothing
 
 
 def sharpen(lab: Lab, waiting: list[Suspect], keep_s: float) -> None:
@@ -130,6 +132,8 @@ def _try_one(lab: Lab, name: str, variant: str, seconds: float, s: Suspect) -> N
 
 
 def _why_not(check: dict[str, Any]) -> str:
+    if check.get("why"):
+        return str(check["why"])
     notes = [str(n) for n in check.get("notes", ())]
     return "it found nothing to rewrite" + (f": {notes[-1]}" if notes else "")
 

@@ -11,7 +11,7 @@ from sparsetui.probes import outputs  # noqa: E402
 from sparsetui.probes.interventions import arm, registry  # noqa: E402
 
 SETTINGS = {"one-thread", "right-threads", "skip-validation"}
-REWRITES = sorted(set(registry()) - SETTINGS)
+REWRITES = sorted(set(registry()) - SETTINGS - {"larger-calls"})  # that one is another way of calling the step
 
 
 def mostly_zero(n=16, m=16, keep=0.1, dtype=torch.float32):

@@ -305,7 +305,8 @@ MECHANISMS = [
         closes="no validation in the step",
     ),
     Mechanism(
-        id="scheduling.host-bound", owner="RT", suspect=_host_bound,
+        id="scheduling.host-bound", owner="RT", suspect=_host_bound, intervention="larger-calls",
+        net=True, bounded=True, fallback=True,
         question="Do the kernels outweigh Python and dispatch?",
         fix="fewer, larger calls: batch the requests, fuse small ops, or capture the step",
         boundary="how the step is called; results are the same",

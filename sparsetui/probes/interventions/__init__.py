@@ -1,7 +1,7 @@
 """Interventions: the same code with one mechanism removed.
 
 Each module in this package that defines ``INTERVENTION`` is one intervention; a new one is a new file. An intervention is
-either a set of dispatch rewrites (:mod:`.engine`) or a setting. It has two arms: ``on`` removes the mechanism, ``control`` does
+either a set of dispatch rewrites (:mod:`.engine`), a setting, or another way of calling the step. It has two arms: ``on`` removes the mechanism, ``control`` does
 all of the same bookkeeping and then calls the original op, so that the mode's own cost cancels between the arms.
 """
 
@@ -63,7 +63,7 @@ def check(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:
     live = ctx.state["interventions"][ident]
     return {"error": error if error != float("inf") else 1e300, "tolerance": tol, "repeats": drift <= tol,
             "equal": all(shapes) and error <= max(tol, 4 * drift), "applied": live.applied,
-            "where": sorted(live.where)[:50], "notes": live.notes,
+            "where": sorted(live.where)[:50], "notes": live.notes, "why": live.why, "reach": live.reach,
             "compared": sum(t.numel() for x in off for t in x),
             "dtypes": sorted({tensors.dtype(t) for x in off for t in x})}  # fmt: skip
 
@@ -72,12 +72,12 @@ def _on(ctx: Context, ident: str, count: int) -> List[List[torch.Tensor]]:
     """Outputs of the "on" arm. A code that views a product's result needs it laid out as the original op would have."""
     try:
         with arm(ctx, "on:" + ident) as live:
-            return run_outputs(ctx, count, live.begin)
+            return live.outputs(ctx, count)
     except RuntimeError as e:
         live = ctx.state["interventions"].get(ident)
         if "view size is not compatible" not in str(e) or getattr(live, "contiguous", True):
             raise
     live.contiguous = True
     live.notes.append("transposed results are copied, since the code views them")
-    with arm(ctx, "on:" + ident):
-        return run_outputs(ctx, count, live.begin)
+    with arm(ctx, "on:" + ident) as live:
+        return live.outputs(ctx, count)

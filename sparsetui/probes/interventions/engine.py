@@ -5,9 +5,13 @@ from __future__ import annotations
 import contextlib
 from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
+import torch
+
 from .. import identity, optable
 from ..context import Context
 from ..mode import Mode
+from ..outputs import run_outputs
+from ..step import Stepper
 
 # (func, args, kwargs, active) -> the op's result; NotImplemented leaves the op alone
 Handler = Callable[[Any, Any, Dict[str, Any], bool], Any]
@@ -21,12 +25,22 @@ class Prepared:
         self.applied = 0
         self.where: Set[str] = set()
         self.notes: List[str] = []
+        self.why = ""  # why it does not apply here, where that is known
+        self.reach = 1.0  # the share of its mechanism that it removes: what takes it all away has 1
 
     def arm(self, active: bool) -> ContextManager[Any]:
         raise NotImplementedError  # pragma: no cover - each kind of intervention brings its own
 
     def begin(self) -> None:
         """Called before each step, outside the timed part."""
+
+    def calls(self, run: Stepper) -> Tuple[Callable[[int], Any], int]:
+        """What the clock calls with 0, 1, 2 … under the arm that was entered, and how many inputs such a call counts as."""
+        return run, 1
+
+    def outputs(self, ctx: Context, count: int) -> List[List[torch.Tensor]]:
+        """The outputs of the first ``count`` inputs under the arm that was entered."""
+        return run_outputs(ctx, count, self.begin)
 
 
 class Rewrites(Prepared):
