@@ -33,7 +33,9 @@ def tried(case: Case, s: Suspect) -> bool:
 def why_untried(case: Case, s: Suspect) -> str:
     """Why the intervention could not be measured, where a trial says so."""
     found = ((v, trial(case, s, v)) for v in s.tried_on)
-    return next((t.failed if v == "failing" else f"in the comparator, {t.failed}" for v, t in found if t and t.failed), "")
+    return next(
+        (t.failed if v == "failing" else f"in the comparator, {t.failed}" for v, t in found if t and t.failed), ""
+    )
 
 
 def net_ms(case: Case, s: Suspect) -> tuple[float, float, float] | None:

@@ -78,7 +78,13 @@ def block(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def _timed(
-    run: Callable[[int], Any], start: int, count: int, warm: int, begin: Optional[Callable[[], None]], energy: Meter, per: int = 1
+    run: Callable[[int], Any],
+    start: int,
+    count: int,
+    warm: int,
+    begin: Optional[Callable[[], None]],
+    energy: Meter,
+    per: int = 1,
 ) -> Tuple[List[float], Dict[str, Any]]:
     times: List[float] = []
     clock = time.perf_counter_ns

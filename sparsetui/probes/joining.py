@@ -73,7 +73,7 @@ class Joint:
             each, rest = divmod(int(t.shape[d]), sum(sizes))
             if rest:
                 raise ValueError("an output of the joined call does not divide by its inputs")
-            for mine, p in zip(parts, t.split([each * n for n in sizes], d)):
+            for mine, p in zip(parts, torch.split(t, [each * n for n in sizes], d)):
                 mine.append(p)
         return parts
 
@@ -205,8 +205,7 @@ def _grouped(inputs: Sequence[Any], dim: int, batches: Sequence[int], k: int) ->
         alike.setdefault(shape, []).append(i)
     groups = []
     for members in alike.values():
-        for at in range(0, len(members), k):
-            groups.append([members[(at + j) % len(members)] for j in range(k)])
+        groups += [[members[(at + j) % len(members)] for j in range(k)] for at in range(0, len(members), k)]
     return groups
 
 
@@ -235,7 +234,9 @@ def _merged(given: List[Any], dim: int, batches: List[int]) -> Any:
             raise Unjoinable("an argument is of another length from input to input")
         parts = [_merged([g[at] for g in given], dim, batches) for at in range(len(first))]
         return type(first)(*parts) if hasattr(first, "_fields") else type(first)(parts)
-    if all(g is first for g in given) or (isinstance(first, (int, float, str, bool)) and given.count(first) == len(given)):
+    if all(g is first for g in given) or (
+        isinstance(first, (int, float, str, bool)) and given.count(first) == len(given)
+    ):
         return first
     raise Unjoinable("an argument of type %s differs from input to input" % type(first).__name__)
 
@@ -243,7 +244,9 @@ def _merged(given: List[Any], dim: int, batches: List[int]) -> Any:
 def _out_dims(outs: Sequence[torch.Tensor], alone: Sequence[Sequence[torch.Tensor]]) -> List[int]:
     """The dimension of each output in which that of the joined call holds those of the single ones."""
     if not outs or any(len(a) != len(outs) for a in alone):
-        raise Unjoinable("the step returns no tensor to compare" if not outs else "the joined call returns other outputs")
+        raise Unjoinable(
+            "the step returns no tensor to compare" if not outs else "the joined call returns other outputs"
+        )
     found = []
     for j, t in enumerate(outs):
         single = [a[j] for a in alone]

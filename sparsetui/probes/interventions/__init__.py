@@ -1,8 +1,9 @@
 """Interventions: the same code with one mechanism removed.
 
 Each module in this package that defines ``INTERVENTION`` is one intervention; a new one is a new file. An intervention is
-either a set of dispatch rewrites (:mod:`.engine`), a setting, or another way of calling the step. It has two arms: ``on`` removes the mechanism, ``control`` does
-all of the same bookkeeping and then calls the original op, so that the mode's own cost cancels between the arms.
+a set of dispatch rewrites (:mod:`.engine`), a setting, or another way of calling the step. It has two arms: ``on`` removes the
+mechanism, ``control`` does all of the same bookkeeping and then calls the original op, so that the mode's own cost cancels
+between the arms.
 """
 
 from __future__ import annotations
@@ -70,9 +71,11 @@ def check(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:
 
 def _on(ctx: Context, ident: str, count: int) -> List[List[torch.Tensor]]:
     """Outputs of the "on" arm. A code that views a product's result needs it laid out as the original op would have."""
+    found: List[List[torch.Tensor]]
     try:
         with arm(ctx, "on:" + ident) as live:
-            return live.outputs(ctx, count)
+            found = live.outputs(ctx, count)
+            return found
     except RuntimeError as e:
         live = ctx.state["interventions"].get(ident)
         if "view size is not compatible" not in str(e) or getattr(live, "contiguous", True):
@@ -80,4 +83,5 @@ def _on(ctx: Context, ident: str, count: int) -> List[List[torch.Tensor]]:
     live.contiguous = True
     live.notes.append("transposed results are copied, since the code views them")
     with arm(ctx, "on:" + ident) as live:
-        return live.outputs(ctx, count)
+        found = live.outputs(ctx, count)
+    return found
