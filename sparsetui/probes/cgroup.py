@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from typing import List, Optional, Tuple
+from typing import Dict, List, Optional, Tuple
 
 ROOT = "/sys/fs/cgroup"
 OWN = "/proc/self/cgroup"
@@ -46,13 +46,20 @@ def quota() -> Tuple[Optional[float], str, str]:
 
 def throttled() -> Optional[int]:
     """How often a CPU quota has stopped this process' cgroup or one above it so far, or ``None`` where none tells."""
-    found = None
+    return stops()[0]
+
+
+def stops() -> Tuple[Optional[int], Optional[float]]:
+    """``(times, seconds)`` that a CPU quota has stopped this process' cgroup or one above it so far, ``None`` for what
+    none tells."""
+    found: Dict[str, int] = {}
     for _, folder in _folders(ROOT, OWN):
         for line in _read(os.path.join(folder, "cpu.stat")).splitlines():
             name, _, value = line.partition(" ")
-            if name == "nr_throttled" and value.isdigit():
-                found = (found or 0) + int(value)
-    return found
+            if value.isdigit():
+                found[name] = found.get(name, 0) + int(value)
+    told = [found[name] * unit for name, unit in (("throttled_usec", 1e-6), ("throttled_time", 1e-9)) if name in found]
+    return found.get("nr_throttled"), sum(told) if told else None
 
 
 def _read(path: str) -> str:

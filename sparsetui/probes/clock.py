@@ -112,13 +112,18 @@ def arms(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:
 
 
 class Conditions:
-    """What this process and the host lived through during a block."""
+    """What this process and the host lived through during a block.
+
+    ``delay_s`` is how long the thread that fared worst was ready to run and had no CPU, ``stopped_s`` how long a quota kept the
+    cgroup stopped: what the host took from this process and not from others. Both are missing where the kernel does not tell.
+    """
 
     def __init__(self) -> None:
         self._u = resource.getrusage(resource.RUSAGE_SELF)
         self._t = time.perf_counter()
         self._steal = _steal()
-        self._throttled = cgroup.throttled()
+        self._stops = cgroup.stops()
+        self._delays = _delays()
 
     def since(self) -> Dict[str, Any]:
         u, s = resource.getrusage(resource.RUSAGE_SELF), _steal()
@@ -129,11 +134,26 @@ class Conditions:
         if s is not None and self._steal is not None and s[1] > self._steal[1]:
             out["steal"] = (s[0] - self._steal[0]) / (s[1] - self._steal[1])
             out["busy"] = (s[2] - self._steal[2]) / (s[1] - self._steal[1])
-        throttled = cgroup.throttled()
-        if throttled is not None and self._throttled is not None:
-            out["throttled"] = throttled - self._throttled
+        for name, now, before in zip(("throttled", "stopped_s"), cgroup.stops(), self._stops):
+            if now is not None and before is not None:
+                out[name] = now - before
+        waited = [ns - self._delays.get(task, ns) for task, ns in _delays().items()]
+        if waited:
+            out["delay_s"] = max(waited) / 1e9
         out.update(_hardware())
         return out
+
+
+def _delays() -> Dict[str, int]:
+    """Nanoseconds that each thread of this process has waited for a CPU so far, where the kernel keeps that."""
+    out: Dict[str, int] = {}
+    try:
+        for task in os.listdir("/proc/self/task"):
+            with open("/proc/self/task/%s/schedstat" % task) as f:
+                out[task] = int(f.read().split()[1])
+    except (OSError, ValueError, IndexError):
+        return out  # not kept here, or a thread has just ended
+    return out
 
 
 def _number(path: str) -> Optional[float]:

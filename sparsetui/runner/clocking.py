@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sparsetui.diagnosis import metrics as headline
-from sparsetui.diagnosis.stats import Block, Comparison, Round, compare, needs_more, settle_by_calm
+from sparsetui.diagnosis.stats import Block, Comparison, Round, compare, needs_more, settle_by_calm, trouble
 from sparsetui.diagnosis.stats.quantiles import LEAST_FOR_TAIL
 from sparsetui.runner.cores import Cores, lone
 from sparsetui.runner.journal import Journal
@@ -147,8 +147,11 @@ class Stopwatch:
         return self.total / self.n
 
 
-def take_clock(lab: Lab, until: float) -> None:
-    """Rounds until the pair is decided, or until ``until`` seconds of budget are left."""
+def take_clock(lab: Lab, until: float, *, spare: float = 0.0) -> None:
+    """Rounds until the pair is decided, or until ``until`` seconds of budget are left.
+
+    ``spare`` seconds more are left once the host is seen to take more from the failing variant: to wait for calm.
+    """
     from sparsetui.runner.lab import THRESHOLD
 
     lab.settle()
@@ -163,6 +166,8 @@ def take_clock(lab: Lab, until: float) -> None:
             mean = watch.lap()
             if len(clock.rounds) == before:
                 break
+            if spare and (seen := trouble(clock.conditions)) is not None and seen.one_sided:
+                until, spare = until + spare, 0.0
             clock.planned = planned_rounds(len(clock.rounds), mean, lab.left - until)
             c = clock.comparison(THRESHOLD)
             left = max(0, clock.planned - len(clock.rounds))

@@ -29,9 +29,13 @@ class Cores:
         core = _last_core(leader)
         if core is None or not all(core in allowed for allowed in self._allowed.values()):
             return None
+        self.keep(core)
+        return core
+
+    def keep(self, core: int) -> None:
+        """Keep all of them on ``core``, whatever they were launched with."""
         for pid in self._allowed:
             _allow(pid, {core})
-        return core
 
     def free(self) -> None:
         for pid, allowed in self._allowed.items():

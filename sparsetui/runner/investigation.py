@@ -22,7 +22,7 @@ from sparsetui.runner.api import Listener
 from sparsetui.runner.equipment import VARIANTS
 from sparsetui.runner.failed import judge_failed
 from sparsetui.runner.journal import Journal
-from sparsetui.runner.lab import Lab
+from sparsetui.runner.lab import CALM, Lab
 from sparsetui.runner.plan import run_plan
 from sparsetui.runner.recorded import Recorded
 from sparsetui.session import closure as closing
@@ -121,6 +121,7 @@ class Investigation(Recorded):
                 self.lab.clock.rounds = msgspec.convert(payload["rounds"], list[Round])
                 self.lab.clock.inputs = int(payload.get("inputs", 1))
                 self.lab.clock.cold_ms = dict(payload.get("cold_ms", {}))
+                self.lab.clock.conditions = list(payload.get("conditions", []))
             elif e.probe == "native":
                 self.lab.natives[variant] = msgspec.convert(payload, TimeTable)
             elif e.probe == "drift":
@@ -133,6 +134,8 @@ class Investigation(Recorded):
     def _trial_from(self, payload: dict[str, Any], variant: str, e: Evidence) -> None:
         key = (str(payload["intervention"]), variant)
         self.lab.arms[key] = msgspec.convert(payload["arms"], list[ArmRound])
+        if key[0] == CALM:
+            self.lab.calm = msgspec.convert(payload.get("rounds", []), list[Round])
         self.lab.trials[key] = Trial(key[0], None, payload["check"], (e.id,), payload.get("failed", ""))
 
     def conclude(self) -> Result:

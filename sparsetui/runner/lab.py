@@ -21,8 +21,11 @@ from sparsetui.diagnosis.stats import (
     Block,
     Closure,
     Comparison,
+    Round,
     TailComparison,
     closure,
+    compare,
+    in_calm,
     quantile_summary,
     ratio_quantiles,
 )
@@ -38,6 +41,7 @@ from sparsetui.worker.handle import Replica
 from sparsetui.workload.spec import Workload
 
 _HARD = 1.25  # the contract's bound on the budget; what closing down takes comes on top
+CALM = "calm"  # the intervention that measures the same pair again while nothing is taken from it
 THRESHOLD = 0.02  # a slowdown smaller than this is not searched for longer
 
 
@@ -56,6 +60,7 @@ class Lab:
         self.natives: dict[str, TimeTable] = {}
         self.trials: dict[tuple[str, str], Trial] = {}
         self.arms: dict[tuple[str, str], list[ArmRound]] = {}
+        self.calm: list[Round] = []  # pairs of processes measured while the host took nothing from them
         self.clock = clocking.Clock()
         self.first: dict[str, Replica] = {}
         self.faults: dict[str, Fault] = {}  # why a variant cannot be run on
@@ -371,6 +376,9 @@ class Lab:
     def closure(self, key: tuple[str, str]) -> Closure | None:
         """What the trial ``key`` closed, from its cycles and the clock's rounds as they are now."""
         arms, compared = self.arms.get(key), self.comparison
+        if key[0] == CALM and self.calm and compared is not None:
+            after = compare(self.calm, threshold=THRESHOLD)
+            return in_calm(compared, after, question=self.question, ideal_ratio=self.ideal)
         if not arms or compared is None:
             return None
         return closure(arms, compared, question=self.question, ideal_ratio=self.ideal)

@@ -38,7 +38,7 @@ COVERS: dict[str, tuple[str, ...]] = {
     "env": ("env.",),
     "shapes": ("shapes.",),
     "code": ("deterministic", "matmul_precision", "switch."),
-    "host": ("cpu", "affinity", "quota", "governor", "max_freq", "numa", "gpu", "isa"),
+    "host": ("cpu", "affinity", "usable_cores", "quota", "governor", "max_freq", "numa", "gpu", "isa"),
     "build": ("build", "blas", "lapack", "mkl", "isa"),
 }
 # tags that are told but do not make two runs incomparable: a mechanism of its own reads them

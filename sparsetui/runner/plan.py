@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sparsetui.diagnosis.suspects import Suspect, suspects
-from sparsetui.runner import clocking, trials
+from sparsetui.runner import calm, clocking, trials
 from sparsetui.runner.equipment import VARIANTS
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _CLOCK_SHARE = 0.45  # of what is left after the passes, while there are suspects to try
 _NATIVE_FROM = 0.55  # of the budget that must still be left for the native pass to run before the clock
 _NATIVE_LEAST_S = 15.0  # with less than this, the three seconds that samplers take are better spent on rounds
+_CALM_SHARE = 0.35  # of the budget: what waiting for calm may take, where the host is at work on one variant
 _TRIAL_S = 0.8  # the least that an intervention needs, before steps are slow
 _LATE = 0.05  # of the budget: a round or a trial may take so much longer than it was thought to
 _GROWTH_S, _GROWTH_STEPS = 0.2, 48  # the calls, and the steps that the probe takes
@@ -42,18 +43,20 @@ def run_plan(lab: Lab) -> None:
     # one that must give way to its rivals is tried after them
     waiting = sorted((s for s in suspects(lab.case()) if s.intervention), key=lambda s: bool(s.mechanism.rivals))
     reserve = min(lab.left * (1 - _CLOCK_SHARE), sum(_cost(lab, s) for s in waiting))
-    clocking.take_clock(lab, until=reserve + _keep_s(lab))
+    clocking.take_clock(lab, until=reserve + _keep_s(lab), spare=_CALM_SHARE * lab.budget_s)
     if lab.faults:
         return
     _interventions(lab, waiting)
     if lab.open_gap == "undecided" and lab.left > 0.1 * lab.budget_s:
-        clocking.take_clock(lab, until=_keep_s(lab))
+        clocking.take_clock(lab, until=_keep_s(lab), spare=_CALM_SHARE / 2 * lab.budget_s)
     if lab.open_gap == "open":
+        calm.look(lab, keep_s=_keep_s(lab))
         trials.sharpen(lab, waiting, keep_s=_keep_s(lab))
     if lab.left > 0.2 * lab.budget_s:
         lab.run_pass("native")
     lab.extra_probes(late=True)
-    clocking.take_tails(lab, until=_KEEP_FOR_TAILS * lab.budget_s)
+    if not lab.calm:  # rounds from before and after the calm would be of two hosts
+        clocking.take_tails(lab, until=_KEEP_FOR_TAILS * lab.budget_s)
 
 
 def _interventions(lab: Lab, waiting: list[Suspect]) -> None:

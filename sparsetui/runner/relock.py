@@ -55,7 +55,11 @@ def _measure(lab: Lab, seconds: float, arms: list[ArmRound]) -> dict[str, Any]:
             if built["threads"] != lab.payloads[("build", "comparator")]["threads"]:
                 lab.gear.end(own)
                 lab.gear.end(under)
-                return {"applied": 0, "equal": True, "notes": ["the failing variant sets its own threads, whatever the launch"]}
+                return {
+                    "applied": 0,
+                    "equal": True,
+                    "notes": ["the failing variant sets its own threads, whatever the launch"],
+                }
             pair = {"failing": own, "comparator": under}
             clocking.settle(pair, 0.5, lab.deadline(), lab.cancel)
             counts = dict.fromkeys(pair, clocking.steps_for(lab.step_ms("failing"), 1))

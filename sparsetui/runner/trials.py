@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sparsetui.diagnosis.case import Trial
-from sparsetui.diagnosis.stats import ArmRound, Block
+from sparsetui.diagnosis.stats import ArmRound, Block, Round
 from sparsetui.diagnosis.suspects import Suspect, suspects
 from sparsetui.evidence.records import Number
 from sparsetui.runner.journal import Journal
@@ -25,6 +25,7 @@ _TURNS = 4  # at most
 _LEAST, _MOST = 2, 200
 LEAST, MOST = 4, 16  # cycles at a time
 MOST_IN_ALL = 64
+_BY_PAIRS = {"relock", "calm"}  # measured over fresh pairs of processes, not in cycles of arms
 
 
 def steps_for(step_ms: float) -> int:
@@ -72,6 +73,11 @@ def try_out(lab: Lab, s: Suspect, seconds: float) -> None:
 
         relock(lab, seconds)
         return
+    if name == "calm":
+        from sparsetui.runner.calm import calm
+
+        calm(lab, seconds)
+        return
     with lab.journal.phase(s.mechanism.stage, f"intervention {name}", f"{s.mechanism.id} switched off live"):
         for v in s.tried_on:
             if (name, v) not in lab.trials or not lab.trials[(name, v)].valid:
@@ -98,7 +104,7 @@ def _tried(lab: Lab, waiting: list[Suspect]) -> Iterator[tuple[Suspect, str, str
     for s in waiting:
         for v in s.tried_on:
             name = s.intervention
-            if name is None or name == "relock" or (name, v) not in lab.trials:
+            if name is None or name in _BY_PAIRS or (name, v) not in lab.trials:
                 continue
             if lab.trials[(name, v)].valid and len(lab.arms[(name, v)]) < MOST_IN_ALL:
                 yield s, name, v
@@ -164,8 +170,16 @@ def unclear(lab: Lab, key: tuple[str, str]) -> bool:
     return half > 0.1 * abs(closed.effect.value) or not closed.closes
 
 
-def keep_trial(lab: Lab, key: tuple[str, str], mechanism: str, stage: str, check: dict[str, Any], failed: str) -> None:
-    """The trial goes to the session, as evidence of its mechanism's stage."""
+def keep_trial(
+    lab: Lab,
+    key: tuple[str, str],
+    mechanism: str,
+    stage: str,
+    check: dict[str, Any],
+    failed: str,
+    rounds: Sequence[Round] = (),
+) -> None:
+    """The trial goes to the session, as evidence of its mechanism's stage. ``rounds`` are pairs that no arm was part of."""
     name, variant = key
     closed = lab.closure(key)
     text, figures = failed or "measured", dict[str, Number]()
@@ -175,6 +189,8 @@ def keep_trial(lab: Lab, key: tuple[str, str], mechanism: str, stage: str, check
         if "error" in check:
             text += f"; outputs equal to {check['error']:.1e}"
     payload = {"intervention": name, "mechanism": mechanism, "check": check, "arms": lab.arms[key], "failed": failed}
+    if rounds:
+        payload["rounds"] = list(rounds)
     made = lab.journal.evidence(stage, "intervention", payload, variant=variant, summary=text, figures=figures,
                                 quality="unavailable" if failed else "measured")  # fmt: skip
     lab.trials[key] = Trial(name, closed, check, (made.id,), failed)

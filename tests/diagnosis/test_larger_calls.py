@@ -64,7 +64,7 @@ def judged(
     parts = {"failing": variant(*failing), "comparator": variant(*comparator)}
     compared = compare(rounds(sum(failing), sum(comparator)))
     trials = {}
-    for v, check in (checks if checks is not None else {v: CHECK for v in joined}).items():
+    for v, check in (checks if checks is not None else dict.fromkeys(joined, CHECK)).items():
         ms = sum(failing if v == "failing" else comparator)
         closed = closure(arms(ms, joined[v]), compared) if check["applied"] else None
         trials[(NAME, v)] = Trial(NAME, closed, check, (f"E-{v}",), str(check["why"]))

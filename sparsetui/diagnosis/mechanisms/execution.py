@@ -6,7 +6,7 @@ from sparsetui.diagnosis.case import SPARSE_LAYOUTS, Case, Payload
 from sparsetui.diagnosis.mechanism import Mechanism, Suspicion
 from sparsetui.diagnosis.mechanisms._bandwidth import bandwidth_bound, improvable
 from sparsetui.diagnosis.mechanisms._common import count, places, total_ms
-from sparsetui.diagnosis.stats import slope
+from sparsetui.diagnosis.stats import slope, trouble
 from sparsetui.evidence.records import Place
 
 _ROOFS_S = 0.6  # a roof is the best of several: it takes long only where nothing waits for it
@@ -132,23 +132,60 @@ def _can_be_tried(case: Case) -> bool:
     return improvable(case, _copied(case, "failing"))
 
 
+_CALM = "calm"
+
+
 def _throttled(case: Case, variant: str) -> Suspicion | None:
+    """What the host took from the blocks, and how much more of it from the failing variant.
+
+    Variants take turns within milliseconds, on one core where their steps are the work of one thread, so steal, heat and
+    neighbours hit both, and no gap comes of them. A gap can come of them where the failing variant's processes are treated
+    otherwise: launched at a lower priority, in a cgroup with a quota, with threads on cores that a neighbour shares, or measured
+    in a session whose rounds a neighbour fell into unevenly. What its blocks lost beyond the comparator's is what is at stake.
+    It is blamed only if the gap is gone between pairs of which nothing was taken.
+    """
     clock = case.extra.get(("conditions", ""))
     if not clock or variant != "failing":
         return None
-    steal = sorted(float(b["steal"]) for b in clock["blocks"] if "steal" in b)
-    if len(steal) < 4:
+    blocks = clock["blocks"]
+    steal = sorted(float(b["steal"]) for b in blocks if "steal" in b)
+    worst, mid = (steal[-max(1, len(steal) // 10)], steal[len(steal) // 2]) if len(steal) >= 4 else (0.0, 0.0)
+    seen = trouble(blocks)
+    more = seen is not None and seen.one_sided
+    if mid < 0.02 and worst < 0.10 and not (seen is not None and max(seen.failing, seen.comparator) >= _TAKEN):
         return None
-    worst, mid = steal[-max(1, len(steal) // 10)], steal[len(steal) // 2]
-    if mid < 0.02 and worst < 0.10:
-        return None
+    told = f"steal {100 * mid:.1f} % in the median, {100 * worst:.1f} % in the worst"
+    if seen is None:
+        text = f"the host took CPU away during the blocks: {told}"
+    else:
+        text = f"the host took {100 * seen.failing:.0f} % of the failing variant's blocks and {100 * seen.comparator:.0f} % of the "
+        text += f"comparator's ({told}{_stops(seen.stopped)})" + (
+            "" if more else ": both alike, as far as that can be told"
+        )
+    share = max(0.0, seen.extra.value or 0.0) if seen is not None and more else 0.0
     return Suspicion(
-        summary=f"the host took CPU away during the blocks: steal {100 * mid:.1f} % in the median, "
-        f"{100 * worst:.1f} % in the worst",
+        summary=text + _in_calm(case),
         where=(Place(module="host"),),
-        figure=count(mid, "median steal", len(steal)),
-        passes=(("clock", ""), ("lock", "failing")),
+        figure=seen.extra if seen is not None else count(mid, "median steal", len(steal)),
+        passes=(("clock", ""),),
+        share=share,
+        intervention=_CALM if more else None,
     )
+
+
+_TAKEN = 0.05  # of a variant's blocks: enough that it is worth saying though both may be hit alike
+
+
+def _stops(blocks: int) -> str:
+    return f", stopped by a CPU quota in {blocks} blocks" if blocks else ""
+
+
+def _in_calm(case: Case) -> str:
+    t = case.trials.get((_CALM, "failing"))
+    if t is None or t.failed or t.check.get("ratio") is None:
+        return ""
+    low, high = t.check.get("ci") or (float("nan"), float("nan"))
+    return f"; over {t.check['applied']} pairs in calm the ratio is {t.check['ratio']:.3f} [{low:.3f}, {high:.3f}]"
 
 
 def _sparse_products(case: Case) -> bool:
@@ -191,11 +228,11 @@ MECHANISMS = [
         closes="bytes a step fall with the indices",
     ),
     Mechanism(
-        id="execution.throttled", owner="PR", suspect=_throttled,
+        id="execution.throttled", owner="PR", suspect=_throttled, bounded=True,
         question="Did clocks, steal or a neighbour change between runs?",
-        fix="run again in calm, with pinned clocks and cores",
-        boundary="the host",
-        rollback="none is needed",
-        closes="steal and clocks are level over all blocks",
+        fix="give both variants the same priority, quota and quiet cores, and run again with pinned clocks",
+        boundary="the host and the launch of the variants; no code changes",
+        rollback="restore the former launch",
+        closes="nothing is taken from either variant's blocks, and the gap is gone",
     ),
 ]  # fmt: skip

@@ -13,13 +13,14 @@ module          holds
 ``quantiles``   p50, p95, p99 with intervals, and whether the tail alone got slower
 ``calm``        what an undisturbed host would have shown, to end a search and never to claim
 ``closures``    what an intervention closes
+``trouble``     what the host took from each block, and from which variant more
 =============== =================================================================================================
 """
 
 from __future__ import annotations
 
 from sparsetui.diagnosis.stats.calm import calm, settle_by_calm
-from sparsetui.diagnosis.stats.closures import Closure, closure
+from sparsetui.diagnosis.stats.closures import Closure, closure, in_calm
 from sparsetui.diagnosis.stats.comparison import Comparison, compare
 from sparsetui.diagnosis.stats.intervals import (
     Interval,
@@ -37,6 +38,7 @@ from sparsetui.diagnosis.stats.intervals import (
 from sparsetui.diagnosis.stats.planning import decision_level, needs_more, rounds_to_decide
 from sparsetui.diagnosis.stats.quantiles import TailComparison, quantile_summary, ratio_quantiles
 from sparsetui.diagnosis.stats.rounds import ArmRound, Block, Round
+from sparsetui.diagnosis.stats.trouble import Trouble, trouble
 
 __all__ = [
     "ArmRound",
@@ -47,11 +49,13 @@ __all__ = [
     "Location",
     "Round",
     "TailComparison",
+    "Trouble",
     "calm",
     "closure",
     "compare",
     "decision_level",
     "hodges_lehmann",
+    "in_calm",
     "needs_more",
     "normal_quantile",
     "paired_bootstrap",
@@ -65,4 +69,5 @@ __all__ = [
     "slope",
     "t_interval",
     "t_quantile",
+    "trouble",
 ]

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from sparsetui.diagnosis.stats.comparison import Comparison
-from sparsetui.diagnosis.stats.intervals import WITHIN_DF, WITHIN_SD, Location, robust_location
+from sparsetui.diagnosis.stats.intervals import WITHIN_DF, WITHIN_SD, Location, robust_location, t_quantile
 from sparsetui.diagnosis.stats.planning import FINAL_ALPHA
 from sparsetui.diagnosis.stats.rounds import ArmRound, Block, block_median, pair_adjacent, pair_noise, walsh_median
 from sparsetui.evidence.records import Number, unavailable
@@ -107,6 +107,70 @@ def closure(
         n=n,
         replicas=len({c.replica for c in cycles}),
         resolution=resolution,
+        ideal_ratio=ideal_ratio,
+        reason=share.reason or "",
+    )
+
+
+_LEAST_CALM = 3  # pairs of processes, below which calm has shown nothing
+
+
+def in_calm(
+    before: Comparison,
+    calm: Comparison,
+    *,
+    question: Question = "regression",
+    ideal_ratio: float | None = None,
+    level: float = 0.95,
+    seed: int = 0,
+) -> Closure:
+    """What calm closes of the gap that was measured before: the same pair, in blocks that nothing was taken from.
+
+    ``effect`` is the part of the failing step that is gone against the comparator. It closes the gap only where the gap is
+    gone: the pair is level in calm, or at the most half of the gap is left within the interval. What is left in calm is
+    the release's own, and then calm is not what it needs.
+    """
+    b, c = before.log_ratio, calm.log_ratio
+    if b is None or c is None or before.se is None or calm.se is None or calm.rounds < _LEAST_CALM:
+        why = f"calm pairs say nothing before there are {_LEAST_CALM}, {calm.rounds} were measured"
+        none = unavailable(why)
+        return Closure(
+            question=question, share=none, effect=none, closed_ratio=unavailable(why, "×"), ideal_ratio=ideal_ratio,
+            control_ratio=unavailable(why, "×"), off_ms=unavailable(why, "ms"), closed_ms=unavailable(why, "ms"),
+            closes=False, worsens=False, n=calm.rounds, replicas=calm.rounds, reason=why,
+        )  # fmt: skip
+    fell = Location(value=c - b, se=math.hypot(before.se, calm.se), df=min(before.df, calm.df), n=calm.rounds, sd=0.0)
+    low, high = fell.interval(level)
+    effect = Number(value=-math.expm1(fell.value), ci=(-math.expm1(high), -math.expm1(low)), n=calm.rounds)
+    whole = gap_fraction(b, question, ideal_ratio)
+    rng = np.random.default_rng(seed)
+    befores = b + before.se * rng.standard_t(before.df, 4000)
+    calms = c + calm.se * rng.standard_t(calm.df, 4000)
+    gaps = 1.0 - math.exp(b) * (1.0 - whole) * np.exp(np.clip(-befores, -700.0, 700.0))
+    share = unavailable("the gap between the variants is not clear of zero, so no share of it can be stated")
+    if whole > 0.0 and float((gaps <= 0.0).mean()) <= (1.0 - level) / 2.0:
+        drawn = -np.expm1(np.clip(calms - befores, -700.0, 700.0)) / gaps
+        ends = np.quantile(drawn, [(1.0 - level) / 2.0, (1.0 + level) / 2.0])
+        value = float(effect.value or 0.0) / whole
+        share = Number(
+            value=value, ci=(min(float(ends[0]), value), max(float(ends[1]), value)), n=calm.rounds, quality="derived"
+        )
+    target = 0.0 if question == "regression" else math.log(float(ideal_ratio or 1.0))
+    left = c + t_quantile(0.5 + level / 2.0, calm.df) * calm.se - target
+    gone = calm.verdict != "slower" if question == "regression" else True
+    off = float(before.failing_ms.value or math.nan)
+    return Closure(
+        question=question,
+        share=share,
+        effect=effect,
+        closed_ratio=_exp(fell, level),
+        control_ratio=Number(value=1.0, n=calm.rounds, unit="×", quality="derived"),
+        off_ms=before.failing_ms,
+        closed_ms=Number(value=float(effect.value or 0.0) * off, n=calm.rounds, unit="ms", quality="derived"),
+        closes=gone and left <= 0.5 * (b - target) and fell.interval(STRICT)[1] < 0.0,
+        worsens=fell.interval(STRICT)[0] > 0.0,
+        n=calm.rounds,
+        replicas=calm.rounds,
         ideal_ratio=ideal_ratio,
         reason=share.reason or "",
     )
