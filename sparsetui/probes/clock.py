@@ -114,8 +114,8 @@ def arms(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:
 class Conditions:
     """What this process and the host lived through during a block.
 
-    ``delay_s`` is how long the thread that fared worst was ready to run and had no CPU, ``stopped_s`` how long a quota kept the
-    cgroup stopped: what the host took from this process and not from others. Both are missing where the kernel does not tell.
+    ``delay_s`` is how long the thread that fared worst was ready to run and had no CPU, while its cores were not this process's;
+    ``stopped_s`` is how long a quota kept the cgroup stopped. Both are missing where the kernel does not tell.
     """
 
     def __init__(self) -> None:
@@ -139,7 +139,9 @@ class Conditions:
                 out[name] = now - before
         waited = [ns - self._delays.get(task, ns) for task, ns in _delays().items()]
         if waited:
-            out["delay_s"] = max(waited) / 1e9
+            # what its own other threads had of the cores was not taken from it
+            width = min(torch.get_num_threads(), len(os.sched_getaffinity(0)))
+            out["delay_s"] = min(max(waited) / 1e9, max(0.0, width * wall - out["cpu_s"]))
         out.update(_hardware())
         return out
 

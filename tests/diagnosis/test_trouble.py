@@ -10,6 +10,7 @@ import pytest
 from sparsetui.diagnosis.case import Case, Trial
 from sparsetui.diagnosis.stats import Block, Comparison, Round, compare, in_calm, trouble
 from sparsetui.diagnosis.stats.trouble import best_clock, lost
+from sparsetui.diagnosis.suspects import suspects
 from sparsetui.diagnosis.verdict import Judgement, judge
 from sparsetui.evidence.records import Finding
 from sparsetui.runner.calm import Waiting
@@ -168,6 +169,29 @@ def test_one_bad_round_is_no_rule() -> None:
     told = trouble(blocks)
     assert told is not None
     assert not told.one_sided
+
+
+def test_rounds_that_point_both_ways_are_chance() -> None:
+    blocks = conditions(0.3, 0.02, n=6)
+    for b in blocks:
+        if b["round"] % 2 and b["variant"] == "comparator":
+            b["delay_s"] = 0.04
+        if b["round"] % 2 and b["variant"] == "failing":
+            b["delay_s"] = 0.02
+    told = trouble(blocks)
+    assert told is not None
+    assert told.extra.value is not None
+    assert told.extra.value > 0.02
+    assert not told.one_sided
+
+
+def test_calm_is_waited_for_only_where_one_variant_was_hit_more() -> None:
+    for failing, comparator, wanted in ((0.4, 0.4, None), (0.4, 0.02, "calm"), (0.02, 0.4, None)):
+        case = Case(
+            comparison=compare(rounds(1.5)), extra={("conditions", ""): {"blocks": conditions(failing, comparator)}}
+        )
+        (s,) = [s for s in suspects(case) if s.mechanism.id == ID]
+        assert s.intervention == wanted
 
 
 def test_two_calm_pairs_say_nothing() -> None:

@@ -28,21 +28,22 @@ def test_the_tightest_quota_on_the_way_up_counts(place: Path) -> None:
     write(place, "0::/team.slice/serving.service", **{
         "team.slice/serving.service/cpu.max": "200000 100000",
         "team.slice/cpu.max": "150000 100000",
-        "team.slice/serving.service/cpu.stat": "usage_usec 5\nnr_throttled 2\n",
+        "team.slice/serving.service/cpu.stat": "usage_usec 5\nnr_throttled 2\nthrottled_usec 250000\n",
         "team.slice/cpu.stat": "nr_throttled 40",
     })  # fmt: skip
     assert cgroup.quota() == (1.5, "150000 100000", "v2")
     assert cgroup.throttled() == 42
+    assert cgroup.stops() == (42, pytest.approx(0.25))
 
 
 def test_version_one_is_read_as_well(place: Path) -> None:
     write(place, "5:memory:/x\n4:cpu,cpuacct:/pod", **{
         "cpu,cpuacct/pod/cpu.cfs_quota_us": "30000", "cpu,cpuacct/pod/cpu.cfs_period_us": "100000",
         "cpu,cpuacct/cpu.cfs_quota_us": "-1", "cpu,cpuacct/cpu.cfs_period_us": "100000",
-        "cpu,cpuacct/pod/cpu.stat": "nr_periods 9\nnr_throttled 7\nthrottled_time 5",
+        "cpu,cpuacct/pod/cpu.stat": "nr_periods 9\nnr_throttled 7\nthrottled_time 5000000",
     })  # fmt: skip
     assert cgroup.quota() == (0.3, "30000 100000", "v1")
-    assert cgroup.throttled() == 7
+    assert cgroup.stops() == (7, pytest.approx(0.005))
 
 
 def test_in_a_container_its_own_cgroup_stands_at_the_root(place: Path) -> None:
@@ -53,7 +54,7 @@ def test_in_a_container_its_own_cgroup_stands_at_the_root(place: Path) -> None:
 def test_no_limit_is_none_and_says_what_is_there(place: Path) -> None:
     write(place, "0::/a", **{"a/cpu.max": "max 100000"})
     assert cgroup.quota() == (None, "max 100000", "v2")
-    assert cgroup.throttled() is None
+    assert cgroup.stops() == (None, None)
 
 
 @pytest.mark.parametrize("own", ["", "0", "0::", "x:y", "0::/../../..", "4:cpu:/gone"])

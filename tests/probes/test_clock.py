@@ -98,6 +98,35 @@ def test_answers_that_follow_the_generator_are_told_from_those_that_do_not(repli
     assert replica(lambda x: torch.nn.functional.dropout(x, 0.5, False)).ask("outputs", count=2)["drawn_error"] == 0.0
 
 
+def test_a_block_tells_how_long_it_waited_for_a_cpu(replica: Any) -> None:
+    import os
+    import subprocess
+    import sys
+
+    if not os.path.exists("/proc/self/schedstat"):
+        pytest.skip("this kernel does not keep how long threads wait")
+    before = os.sched_getaffinity(0)
+    core = min(before)
+    busy = [
+        sys.executable,
+        "-c",
+        f"import os; os.sched_setaffinity(0, {{{core}}}); print(1, flush=True)\nwhile True: pass",
+    ]
+    neighbour = subprocess.Popen(busy, stdout=subprocess.PIPE)
+    try:
+        assert neighbour.stdout is not None
+        neighbour.stdout.readline()
+        os.sched_setaffinity(0, {core})
+        w = torch.randn(300, 300)
+        told = replica(lambda x: (x @ w @ w).sum(), (torch.randn(300, 300),)).ask("block", count=100)["conditions"]
+    finally:
+        os.sched_setaffinity(0, before)
+        neighbour.kill()
+        neighbour.wait()
+    assert 0.0 < told["delay_s"] <= told["wall_s"]
+    assert told["delay_s"] <= told["wall_s"] - told["cpu_s"] + 1e-6
+
+
 def test_a_roof_is_not_made_of_page_faults(replica: Any) -> None:
     """The stream figure is a copy between vectors that are there: a copy into a fresh one may not reach it."""
     import resource
