@@ -13,10 +13,11 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 import torch
 
 from . import identity, optable, tensors
+from .compiled import compiled_parts
 from .context import Context
 from .mode import Mode
 from .outputs import plain, relative_error, tolerance
-from .step import seeded, stepper
+from .step import Stepper, seeded, stepper
 
 SIZES = (8, 4, 2)  # inputs a call, the most that stays small
 _LARGEST = 4 << 20  # bytes of joined inputs: what small work is joined to shall still fit the caches
@@ -41,9 +42,12 @@ class Joint:
         self.ctx, self.dim, self.k = ctx, dim, k
         self.batches = _batches(ctx.inputs, dim)
         self.groups = _grouped(ctx.inputs, dim, self.batches, k)[:_GROUPS]
-        self.joined: List[Tuple[Any, ...]] = [
-            tuple(_merged([ctx.inputs[i] for i in g], dim, [self.batches[i] for i in g])) for g in self.groups
-        ]
+        try:
+            self.joined: List[Tuple[Any, ...]] = [
+                tuple(_merged([ctx.inputs[i] for i in g], dim, [self.batches[i] for i in g])) for g in self.groups
+            ]
+        except (RuntimeError, TypeError, ValueError) as e:  # containers and tensors of the user's own kind
+            raise Unjoinable("its arguments cannot be joined: %s" % (str(e).splitlines() or [""])[0][:120]) from None
         self.out_dims: List[int] = []
         self.reach = 0.0
 
@@ -111,17 +115,18 @@ def join(ctx: Context) -> Joint:
     run = stepper(ctx)
     if run.grad:
         raise Unjoinable("the step takes gradients, and those of joined inputs are others")
+    if compiled_parts(ctx.fn):
+        raise Unjoinable("the step is compiled, and would be compiled anew for joined inputs")
     k = _size(ctx)
     with run.mode():
         watched = _Watch()
-        began = time.perf_counter()
         with watched, seeded():
             run(0)
-        spent = time.perf_counter() - began
     if watched.backward:
         raise Unjoinable("the step takes gradients, and those of joined inputs are others")
     if watched.keeps:
         raise Unjoinable("the step writes to what it keeps from call to call (%s)" % watched.keeps)
+    spent = _best_s(run)
     k = next((n for n in SIZES if n <= k and n * spent <= _LONGEST), SIZES[-1])
     why: Optional[Unjoinable] = None
     for dim in _DIMS:
@@ -132,6 +137,17 @@ def join(ctx: Context) -> Joint:
         except Unjoinable as e:
             why = why or e
     raise why or Unjoinable("there is nothing to join")
+
+
+def _best_s(run: Stepper) -> float:
+    """Seconds of the fastest of a few single calls."""
+    times = []
+    with run.mode(), seeded():
+        for i in range(3):
+            began = time.perf_counter()
+            run(i)
+            times.append(time.perf_counter() - began)
+    return min(times)
 
 
 def _prove(joint: Joint) -> None:

@@ -18,6 +18,14 @@ WEIGHT = torch.randn(16, 5, generator=torch.Generator().manual_seed(2))
 Request = namedtuple("Request", "x scale")
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine joins no fewer inputs."""
+    from sparsetui.probes import joining
+
+    monkeypatch.setattr(joining, "_LONGEST", 1e9)
+
+
 def rows(*sizes: int, width: int = 16) -> list[tuple[Any, ...]]:
     return [(torch.randn(n, width),) for n in sizes]
 
@@ -88,6 +96,21 @@ def keeps_a_buffer() -> Any:
     return step
 
 
+def marked_as_compiled() -> Any:
+    def step(x: Any) -> Any:
+        return x * 2
+
+    step._torchdynamo_orig_callable = step  # type: ignore[attr-defined]
+    return step
+
+
+class Pair(tuple):  # type: ignore[type-arg]
+    """A tuple that is made in a way of its own."""
+
+    def __new__(cls, a: Any, b: Any) -> Any:
+        return super().__new__(cls, (a, b))
+
+
 def row_by_row(x: Any) -> Any:
     return torch.stack([(r - r.mean()) / (r.pow(2).mean() + 1).sqrt() for r in x])
 
@@ -108,6 +131,8 @@ ALONE: dict[str, tuple[Any, list[tuple[Any, ...]], str]] = {
     "a single number": (lambda x: x * 2, [(torch.tensor(1.0),)], "no argument has a batch"),
     "large inputs": (lambda x: x + 1, rows(4096, width=600), "too large"),
     "nothing to compare": (lambda x: None, rows(4), "no tensor to compare"),
+    "compiled code": (marked_as_compiled(), rows(4, 4), "compiled anew"),
+    "a container of its own kind": (lambda p: p[0] + p[1], [(Pair(*i, *i),) for i in rows(4, 4)], "cannot be joined"),
     "calls for each row": (row_by_row, rows(12, 12), "input by input"),
 }  # fmt: skip
 

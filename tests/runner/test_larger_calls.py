@@ -42,7 +42,7 @@ def test_many_small_calls_are_proved_by_joining_them(tmp_path: Path) -> None:
     assert v.share_of_regression.ci is not None
     assert v.share_of_regression.ci[0] > 0.0
     checks = [investigation.lab.trials[(NAME, variant)].check for variant in ("failing", "comparator")]
-    assert [c["notes"] for c in checks] == [["8 inputs a call, joined in dimension 0"]] * 2
+    assert all("inputs a call, joined in dimension 0" in c["notes"][0] for c in checks)
     assert all(c["equal"] and c["compared"] > 0 for c in checks)
 
 
