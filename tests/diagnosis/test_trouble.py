@@ -120,8 +120,9 @@ def test_without_calm_nothing_is_blamed_and_the_line_says_why() -> None:
     waiting.used.append(0.9)
     line = waiting.said(9.3, 0)
     assert line == (
-        "not settled: calm never came in 9.3 s: threads waited for a CPU in 1 of 2 blocks, of the failing variant; others used 90 % of "
-        "the calmest core; settled by a run on a quiet host, at the same priority and on the same cores for both"
+        "not settled: calm never came in 9.3 s: threads waited for a CPU in 1 of 2 blocks, of the failing variant; "
+        "others used 90 % of the calmest core; settled by a run on a quiet host, at the same priority and on the same cores "
+        "for both"
     )
     j, f = judged(2.0, conditions(0.5, 0.02), failed=line)
     assert f is not None
