@@ -55,6 +55,18 @@ def test_a_core_that_one_may_not_use_is_not_forced_on_it(pair: list[subprocess.P
     assert os.sched_getaffinity(pair[1].pid) == {other}
 
 
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core is all there is")
+def test_a_core_can_be_kept_that_the_launch_did_not_allow(pair: list[subprocess.Popen[str]]) -> None:
+    one, other = sorted(os.sched_getaffinity(0))[:2]
+    os.sched_setaffinity(pair[0].pid, {one})
+    before = [os.sched_getaffinity(p.pid) for p in pair]
+    cores = Cores(p.pid for p in pair)
+    cores.keep(other)
+    assert [masks(p.pid) for p in pair] == [[{other}, {other}]] * 2
+    cores.free()
+    assert [os.sched_getaffinity(p.pid) for p in pair] == before
+
+
 def test_processes_that_are_gone_are_left_alone() -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
