@@ -149,13 +149,16 @@ def _pairs(lab: Lab, rounds: list[Round], waiting: Waiting, end: float) -> None:
 
 
 def _calm_round(lab: Lab, pair: Mapping[str, Replica], number: int, waiting: Waiting, end: float) -> Round | None:
-    """Two ABBA cycles of one pair, each block taken again until it was calm; ``None`` where patience or time runs out first."""
+    """One ABBA cycle of one pair, each block taken again until it was calm; ``None`` where patience or time runs out first.
+
+    More pairs tell more than longer ones, where calm is rare.
+    """
     made: dict[str, list[Block]] = {v: [] for v in pair}
     best = best_clock(lab.clock.conditions)
     cores = Cores(r.pid for r in pair.values()) if lab.clock.lone else None
     try:
-        for at, v in enumerate(_ORDERS[number % 2] + _ORDERS[(number + 1) % 2]):
-            pause, until = _PAUSES[0] if at % 4 == 0 else 0.0, min(end, time.monotonic() + _PATIENCE)
+        for at, v in enumerate(_ORDERS[number % 2]):
+            pause, until = 0.0 if at else _PAUSES[0], min(end, time.monotonic() + _PATIENCE)
             while True:
                 lab.check_cancelled()
                 if time.monotonic() > until:
