@@ -3,7 +3,8 @@
 Calm is not guessed from the host's load but seen by each block itself: it did not wait for a CPU, no quota stopped its cgroup, no
 other guest had its core and the clock was level with the best seen. Blocks of either variant are held to that alike. After one
 that was disturbed it waits, longer each time, and takes it again. Under a quota both take single steps with rests between them.
-Single-threaded pairs are put on the core that others use least, wherever their launch had kept them.
+Single-threaded pairs are put on the core that others use least, wherever their launch had kept them, and a variant that was
+launched at a lower priority gets the other's, where this process may give it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from sparsetui.diagnosis.stats.trouble import LEAST, best_clock, lost
 from sparsetui.diagnosis.suspects import suspects
 from sparsetui.diagnosis.verdict import judge
 from sparsetui.runner import clocking, trials
-from sparsetui.runner.cores import Cores
+from sparsetui.runner.cores import Cores, level
 from sparsetui.worker.faults import WorkerFault
 from sparsetui.worker.handle import Replica
 
@@ -44,6 +45,7 @@ class Waiting:
         self.causes: Counter[tuple[str, str]] = Counter()  # (variant, condition)
         self.used: list[float] = []  # how much of the calmest core others used, look by look
         self.quota = False  # a CPU quota has stopped a block
+        self.levelled = False  # one variant was launched at a lower priority, and had the other's here
 
     def disturbed(self, variant: str, told: Mapping[str, Any], best_mhz: float) -> bool:
         """Whether anything was taken from a block; the reason is counted."""
@@ -121,7 +123,7 @@ def calm(lab: Lab, seconds: float) -> None:
     check: dict[str, Any] = {
         "applied": len(rounds), "equal": True, "blocks": waiting.blocks,
         "disturbed": {" ".join(k): n for k, n in waiting.causes.items()},
-        "notes": ["the same code and launch; outputs were not compared"],
+        "notes": ["the same code; outputs were not compared"] + ["both at the same priority"] * waiting.levelled,
     }  # fmt: skip
     if len(rounds) >= _LEAST:
         after = compare(rounds)
@@ -135,6 +137,7 @@ def _pairs(lab: Lab, rounds: list[Round], waiting: Waiting, end: float) -> None:
     while len(rounds) < _MOST and time.monotonic() < end:
         lab.check_cancelled()
         pair, _ = lab.gear.pair(lab.deadline())
+        waiting.levelled = level(r.pid for r in pair.values()) or waiting.levelled
         try:
             clocking.settle(pair, 0.5, lab.deadline(), lab.cancel)
             taken = _calm_round(lab, pair, len(rounds), waiting, end)

@@ -186,6 +186,8 @@ def keep_trial(
     if closed is not None and closed.closed_ratio.value is not None:
         figures = {"closed ratio": closed.closed_ratio, "effect": closed.effect}
         text = f"{name}: the step takes {closed.closed_ratio.value:.3f} of its control's time"
+        if check.get("ratio") is not None:
+            text = f"{name}: over {check['applied']} pairs of processes the ratio is {check['ratio']:.3f}"
         if "error" in check:
             text += f"; outputs equal to {check['error']:.1e}"
     payload = {"intervention": name, "mechanism": mechanism, "check": check, "arms": lab.arms[key], "failed": failed}

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sparsetui.runner.cores import Cores, lone
+from sparsetui.runner.cores import Cores, level, lone
 
 THREADED = "import sys, threading; threading.Thread(target=sys.stdin.read).start(); print('up', flush=True)"
 
@@ -65,6 +65,18 @@ def test_a_core_can_be_kept_that_the_launch_did_not_allow(pair: list[subprocess.
     assert [masks(p.pid) for p in pair] == [[{other}, {other}]] * 2
     cores.free()
     assert [os.sched_getaffinity(p.pid) for p in pair] == before
+
+
+def test_a_lower_priority_is_levelled_for_all_threads_where_that_is_allowed(pair: list[subprocess.Popen[str]]) -> None:
+    os.setpriority(os.PRIO_PROCESS, pair[0].pid, 7)
+    tasks = [int(t) for t in os.listdir(f"/proc/{pair[0].pid}/task")]
+    best = os.getpriority(os.PRIO_PROCESS, pair[1].pid)
+    if not level(p.pid for p in pair):
+        assert os.getpriority(os.PRIO_PROCESS, pair[0].pid) == 7
+        pytest.skip("this user may not raise a priority")
+    assert {os.getpriority(os.PRIO_PROCESS, t) for t in tasks} == {best}
+    assert os.getpriority(os.PRIO_PROCESS, pair[1].pid) == best
+    assert not level(p.pid for p in pair)
 
 
 def test_processes_that_are_gone_are_left_alone() -> None:
