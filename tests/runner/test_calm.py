@@ -168,7 +168,7 @@ def test_a_quota_on_one_variant_is_proved_by_the_gap_that_is_gone_while_it_rests
 
 @pytest.mark.slow
 def test_a_quota_below_a_single_step_never_lets_calm_come_and_says_so(tmp_path: Path, quota: Quota) -> None:
-    result, investigation = run(tmp_path, quota, ("failing",), int(0.7 * step_us()))
+    result, investigation = run(tmp_path, quota, ("failing",), int(0.4 * step_us()))
     trial = tried(investigation)
     assert result.verdict.status == "cannot_answer"
     assert trial.failed.startswith("not settled: calm never came")
