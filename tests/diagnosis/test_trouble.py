@@ -86,6 +86,7 @@ def test_what_hits_both_alike_is_no_fault_even_where_the_gap_is_gone_in_calm() -
     assert f is not None
     assert not f.material
     assert "both alike" in f.summary
+    assert f.reason == "both variants were hit alike, and a gap comes only of what hits one more"
     assert j.verdict.mechanism is None
     assert j.verdict.status == "cannot_answer"
 

@@ -170,6 +170,7 @@ def _throttled(case: Case, variant: str) -> Suspicion | None:
         passes=(("clock", ""),),
         share=share,
         intervention=_CALM if more else None,
+        untried="" if more or seen is None else "both variants were hit alike, and a gap comes only of what hits one more",
     )
 
 
