@@ -170,10 +170,11 @@ def _throttled(case: Case, variant: str) -> Suspicion | None:
         passes=(("clock", ""),),
         share=share,
         intervention=_CALM if more else None,
-        untried="" if more or seen is None else "both variants were hit alike, and a gap comes only of what hits one more",
+        untried="" if more or seen is None else _ALIKE,
     )
 
 
+_ALIKE = "both variants were hit alike, and a gap comes only of what hits one more"
 _TAKEN = 0.05  # of a variant's blocks: enough that it is worth saying though both may be hit alike
 
 
