@@ -68,15 +68,15 @@ def _sober(case: Case, closure: Closure, value: float, half: float) -> tuple[flo
     """``(ms, low, high)`` of a gain, no larger than the gap unless the plain step bears it out.
 
     The pass-through mode costs time for each op. Where the mechanism's ops are gone, so is what the mode cost for them, and
-    control less intervened says too much; the plain step less intervened says too little by what the mode still costs for the
-    rest. The truth lies between the two, and a gain beyond the gap (which something else would have to eat up) is claimed
-    only where both see it.
+    control less intervened says too much by that. It is taken to be their share of the ops; where that is not known it may be
+    all that the mode cost. A gain beyond the gap, which something else would have to eat up, is claimed only as far as it
+    stands without.
     """
     whole, off, on = _gap_ms(case).value, closure.control_ratio.value, closure.closed_ratio.value
     step = case.comparison.failing_ms.value if case.comparison else None
     if whole is None or off is None or on is None or step is None or not 0.0 < whole < value:
         return value, value - half, value + half
-    less = max(0.0, off - 1.0) * step  # off - on is control - on less the whole cost of the mode
+    less = max(0.0, off - 1.0) * step * (1.0 if closure.skipped is None else closure.skipped)
     sober = max(whole, value - less)
     return min(sober, value), min(value - half, value - less), value + half
 

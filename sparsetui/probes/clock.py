@@ -73,7 +73,10 @@ def block(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:
                 call, per = live.calls(run)
                 if per > 1:
                     start, count, warm = start // per, max(2, round(count / per)), min(1, warm)
+                live.seen = live.skipped = 0
                 times, cond = _timed(call, start, count, warm, live.begin, meter(ctx), per)
+                if live.seen:
+                    cond["skipped"] = round(live.skipped / live.seen, 4)
     return {"times_ms": [round(t, 6) for t in times], "conditions": cond, "arm": name, "start": start}
 
 

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -139,6 +140,21 @@ def test_more_than_the_gap_is_claimed_only_where_the_plain_step_bears_it_out() -
     assert sum(line.ms.value or 0.0 for line in found.budget.lines) == pytest.approx(
         found.budget.gap_ms.value, rel=0.05
     )
+
+
+def test_ops_that_all_still_run_keep_the_cost_of_the_mode() -> None:
+    """Then control less intervened is the gain, however much the mode costs."""
+    taken = compare(rounds(2.0))
+    told = [
+        msgspec.structs.replace(arm, intervened=[msgspec.structs.replace(b, conditions={"skipped": left}) for b in arm.intervened])
+        for left, arm in [(0.0, a) for a in arms(0.4, ms=2.0, mode=1.5)]
+    ]  # fmt: skip
+    whole = closure(told, taken, question="regression")
+    assert whole.skipped == 0.0
+    made = {("swap-sides", "failing"): Trial("swap-sides", whole, CHECK, ("E-swap-sides",))}
+    share = judge(Case(comparison=taken, trials=made, evidence_ids=IDS, census=ORIENTED)).verdict.share_of_regression
+    assert share is not None
+    assert share.value == pytest.approx(1.8, abs=0.1)
 
 
 def test_a_pair_that_does_not_differ_is_no_fault_and_says_what_was_ruled_out() -> None:

@@ -45,6 +45,7 @@ class Closure(msgspec.Struct, frozen=True):
     resolution: float = 0.01
     ideal_ratio: float | None = None
     reason: str = ""
+    skipped: float | None = None  # share of the step's ops that the intervened arm did not run, nor others in their place
 
     @property
     def material(self) -> bool:
@@ -109,7 +110,13 @@ def closure(
         resolution=resolution,
         ideal_ratio=ideal_ratio,
         reason=share.reason or "",
+        skipped=_skipped(arms),
     )
+
+
+def _skipped(arms: Sequence[ArmRound]) -> float | None:
+    told = [float(b.conditions["skipped"]) for arm in arms for b in arm.intervened if "skipped" in b.conditions]
+    return float(np.median(told)) if told else None
 
 
 _LEAST_CALM = 3  # pairs of processes, below which calm has shown nothing

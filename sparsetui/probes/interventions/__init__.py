@@ -19,7 +19,7 @@ from ..context import Context
 from ..outputs import relative_error, run_outputs, tolerance
 from .engine import Intervention
 
-_SKIP = {"engine", "products", "folding", "twins", "recording", "chains", "plans"}
+_SKIP = {"engine", "products", "folding", "twins", "recording", "chains", "plans", "attending"}
 
 
 def registry() -> Dict[str, Intervention]:

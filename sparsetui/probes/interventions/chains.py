@@ -11,6 +11,7 @@ import torch
 
 from .. import optable
 from ..outputs import TOLERANCE
+from .attending import Blocks
 from .recording import Leaf, Op, Recording, Slot, replay
 
 _MAKES = {"mm": 0, "bmm": 0, "matmul": 0, "addmm": 1, "baddbmm": 1}  # product -> position of its left operand
@@ -54,6 +55,7 @@ class Softmax(NamedTuple):
 
     scale: float
     bias: torch.Tensor
+    blocks: Optional[Blocks] = None  # what the mask leaves, where that is worth taking by itself
 
 
 class NotOne(Exception):

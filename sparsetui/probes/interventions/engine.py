@@ -26,6 +26,8 @@ class Prepared:
         self.where: Set[str] = set()
         self.notes: List[str] = []
         self.why = ""  # why it does not apply here, where that is known
+        self.seen = 0  # ops that passed the mode, and how many of them were not run, nor any other in their place
+        self.skipped = 0
         self.reach = 1.0  # the share of its mechanism that it removes: what takes it all away has 1
 
     def arm(self, active: bool) -> ContextManager[Any]:
@@ -89,6 +91,7 @@ class _Mode(Mode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        self._rewrites.seen += 1
         h, writes = self._handler(func)
         if h is not None:
             out = h(func, args, kwargs, self._active)

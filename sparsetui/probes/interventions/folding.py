@@ -138,6 +138,7 @@ class Folding:
                 if active:
                     if self.owner is not None:
                         self.owner.applied += 1
+                        self.owner.skipped += 1
                     return target
                 return func(*args, **kwargs)
             if self.misses.get(name, 0) > _MAX_MISSES:
@@ -265,6 +266,7 @@ class Folding:
     def reuse(self, out: Any, sig: Hashable) -> Any:
         if self.owner is not None:
             self.owner.applied += 1
+            self.owner.skipped += 1
         return self.note(_detached(out), sig)
 
 

@@ -10,7 +10,6 @@ that a step which takes another way runs as it is.
 from __future__ import annotations
 
 import contextlib
-import math
 import time
 from typing import Any, Dict, Iterator, List, Set, Tuple, Union
 
@@ -20,6 +19,7 @@ from ..context import Context
 from ..mode import Mode
 from ..step import stepper
 from . import chains
+from .attending import attend, blocks_of, faster
 from .chains import Chain, NotOne, Softmax
 from .engine import Intervention, Prepared
 from .plans import FUSE, RUN, SCORES, Plan, Walk
@@ -38,7 +38,6 @@ class Fused(Prepared):
         super().__init__()
         self.plans: List[Plan] = []
         self.walks: List[Walk] = []
-        self.skipped = 0  # ops that were not run
         self.steps = 0  # in which something was left out
         self.void = ""  # why no step can be trusted any more
 
@@ -79,7 +78,9 @@ class Fused(Prepared):
             queries, keys = walk.waiting.pop(id(step.chain))
             self.applied += 1
             batch = step.op.outs[0].shape[:-2]
-            return attend(queries, keys, got[step.chain.values], step.chain.bias, step.chain.scale, batch)
+            return attend(
+                queries, keys, got[step.chain.values], step.chain.bias, step.chain.scale, batch, step.chain.blocks
+            )
         self.skipped += 1
         if step.action == SCORES:
             for w, seen in fit:
@@ -103,6 +104,7 @@ class _Mode(Mode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs, live = kwargs or {}, self._live
+        live.seen += 1
         if self._active and live.void:
             raise RuntimeError(live.void)
         if not live.walks:
@@ -125,32 +127,6 @@ class _Mode(Mode):  # type: ignore[no-untyped-call]
         else:
             live.depart(self._active)
         return out
-
-
-def attend(
-    q: torch.Tensor, kt: torch.Tensor, v: torch.Tensor, bias: torch.Tensor, scale: float, batch: Tuple[int, ...]
-) -> torch.Tensor:
-    """``softmax(scale * q @ kt + bias) @ v`` in one op, laid out as the product's result would be.
-
-    ``q`` is [..., S, D], ``kt`` has keys as columns; the leading dimensions of all come to ``batch``. For ``bias`` see
-    :class:`.chains.Softmax`.
-    """
-    sides = [t.expand(*batch, *t.shape[-2:]) for t in (q, kt.transpose(-2, -1), v)]
-    if len(batch) != 2:
-        n = math.prod(batch)
-        groups = _groups(bias, n)
-        sides = [t.reshape(groups, n // groups, *t.shape[-2:]) for t in sides]
-    q4, k4, v4 = (t if t.stride(-1) == 1 else t.contiguous() for t in sides)
-    out = torch.nn.functional.scaled_dot_product_attention(q4, k4, v4, attn_mask=bias, scale=scale)
-    return out.reshape(*batch, *out.shape[-2:]).contiguous()
-
-
-def _groups(bias: torch.Tensor, n: int) -> int:
-    """Into how many groups a bias splits a batch of ``n``. One for each, where it is the same for all: then nothing has to be
-    moved to lay the result out."""
-    if bias.dim() == 2:
-        return n
-    return int(bias.shape[0]) if bias.shape[1] == 1 else n // int(bias.shape[1])
 
 
 def _prepare(ctx: Context) -> Fused:
@@ -193,6 +169,8 @@ def _planned(ctx: Context, i: int, fused: Fused, seen: _Seen) -> Plan:
         soft = seen.softmax_of(rec, chain)
         if isinstance(soft, Softmax):
             taken.append((chain, soft))
+            if soft.blocks is not None:
+                fused.note("%s: only the blocks that its mask leaves are made" % chain.place(rec))
             fused.where.add(chain.place(rec))
         else:
             why.append("%s: %s" % (chain.place(rec), soft))
@@ -220,20 +198,26 @@ class _Seen:
             if self.late and self._known:
                 return "there was no time left to look at it"
             try:
-                self._known[key] = self._as_used(chains.softmax_of(rec, chain), chain.left(rec)[0].dtype)
+                self._known[key] = self._as_used(rec, chain, chains.softmax_of(rec, chain))
             except NotOne as e:
                 self._known[key] = str(e)
             except (RuntimeError, TypeError) as e:  # it does not fit into memory, or an op does not run by itself
                 self._known[key] = "its ops could not be run apart: %s" % (str(e).splitlines() or [""])[0][:160]
         return self._known[key]
 
-    def _as_used(self, soft: Softmax, dtype: torch.dtype) -> Softmax:
-        """With its bias in the dtype of the queries, and as one tensor for all chains that have the same."""
-        bias = soft.bias.to(dtype).contiguous()
+    def _as_used(self, rec: Recording, chain: Chain, soft: Softmax) -> Softmax:
+        """With its bias in the dtype of the queries, and as one tensor for all chains that have the same; with its blocks, where
+        they are faster."""
+        (q, kt), (_, v) = chain.left(rec), chain.right(rec)
+        bias = soft.bias.to(q.dtype).contiguous()
         for other in self._known.values():
-            if isinstance(other, Softmax) and other.bias.dtype == dtype and torch.equal(other.bias, bias):
-                return soft._replace(bias=other.bias)
-        return soft._replace(bias=bias)
+            if isinstance(other, Softmax) and other.bias.dtype == bias.dtype and torch.equal(other.bias, bias):
+                bias = other.bias
+        batch = rec.ops[chain.last].outs[0].shape[:-2]
+        blocks = None if self.late else blocks_of(bias)
+        if blocks is not None and not faster([s.shape for s in (q, kt, v)], bias, soft.scale, batch, blocks):
+            blocks = None
+        return soft._replace(bias=bias, blocks=blocks)
 
 
 INTERVENTION = Intervention("fuse-attention", "masked attention runs as one op", _prepare)

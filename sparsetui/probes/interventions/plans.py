@@ -8,6 +8,7 @@ from typing import Any, Callable, Dict, Hashable, List, NamedTuple, Optional, Se
 import torch
 
 from .. import identity, tensors
+from .attending import Blocks
 from .chains import Chain, Softmax
 from .recording import Leaf, Op, Recording, Slot
 
@@ -35,6 +36,7 @@ class Call(NamedTuple):
     values: int
     bias: torch.Tensor
     scale: float
+    blocks: Optional[Blocks] = None
 
 
 class Plan:
@@ -47,7 +49,7 @@ class Plan:
         self.held: List[Slot] = []  # the constants of the code that what is left out reads
         for chain, soft in found:
             (q, kt), (_, v) = chain.left(rec), chain.right(rec)
-            call = Call(q.index, kt.index, v.index, soft.bias, soft.scale)
+            call = Call(q.index, kt.index, v.index, soft.bias, soft.scale, soft.blocks)
             for j in (chain.first, chain.last, *chain.region, *chain.feeders):
                 self.steps[j].exact = True
             for j in chain.region:

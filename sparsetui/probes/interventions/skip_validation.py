@@ -24,6 +24,7 @@ class _NoChecks(Rewrites):
         if not active:
             return NotImplemented
         self.applied += 1
+        self.skipped += 1
         return None
 
     def _build(self, func: Any, args: Any, kwargs: Dict[str, Any], active: bool) -> Any:
