@@ -76,6 +76,19 @@ def test_a_damaged_gzip_is_read_up_to_the_damage(tmp_path: Path) -> None:
     assert p["events"] > 100
 
 
+def test_members_of_gzip_may_end_anywhere_and_be_padded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = kineto(300).encode()
+    packed = [gzip.compress(text[i : i + 100]) for i in range(0, len(text), 100)]
+    ends = [len(b"".join(packed[:n])) for n in range(1, len(packed))]
+    for size in (next(n for n in range(500, 9000) if any((e + 1) % n == 0 for e in ends)), 1, 100):
+        monkeypatch.setattr(source, "_PIECE", size)  # what is read ends one byte into a member
+        for padding in (b"", bytes(3), bytes(20_000), b"junk" * 5000):
+            p = read(write(tmp_path, b"".join(packed) + padding, "t.json.gz"))
+            assert (p["events"], p["salvage"]) == (300, None)
+        p = read(write(tmp_path, packed[0] + bytes(700) + b"".join(packed[1:]), "t.json.gz"))
+        assert (p["events"], p["salvage"]) == (300, None)
+
+
 BROKEN = {
     "backslashes": ('"name": "torch\\cuda\\__init__.py(219): _lazy_init"', "torch\\cuda\\__init__.py(219): _lazy_init"),
     "inner quotes and a newline": (

@@ -99,7 +99,7 @@ class Source:
                     whole.clear()
                 data = unpack.unconsumed_tail
                 if unpack.eof:
-                    data = unpack.unused_data
+                    data = self._behind(unpack.unused_data, file)
                     unpack, inside = zlib.decompressobj(31), False
                     if data[:2] != b"\x1f\x8b":  # padding behind the last member
                         break
@@ -112,6 +112,14 @@ class Source:
         try:
             archive = zipfile.ZipFile(file)
             members = [m for m in archive.infolist() if not m.is_dir()]
+    def _behind(self, data: bytes, file: IO[bytes]) -> bytes:
+        """What follows a member of gzip: the next one, of which ``data`` may hold but a byte, behind zeros that pad."""
+        data = data.lstrip(b"\0")
+        while len(data) < 2 and (more := file.read(_PIECE)):
+            self._tell(len(more))
+            data = (data + more).lstrip(b"\0")
+        return data
+
         except (zipfile.BadZipFile, NotImplementedError, ValueError) as e:
             raise IngestError(f"{self.path}: a damaged zip archive ({_short(e)})") from None
         if len(members) != 1:
