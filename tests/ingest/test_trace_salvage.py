@@ -116,6 +116,18 @@ def test_faults_that_profilers_are_known_for_are_mended(tmp_path: Path, kind: st
     assert name in {row["op"] for row in p["ops"]}
 
 
+def test_escapes_beside_damage_say_what_they_say_elsewhere(tmp_path: Path) -> None:
+    """Text is mended byte by byte; a character that an escape names is none of them."""
+    names = ["\u4e2d\u6587", "\u00e9t\u00e9", "\U0001f600"]
+    events = [event(n, 10.0 * i, note=n) for i, n in enumerate(names)]
+    text = json.dumps({"traceEvents": [event("aten::add", 1), *events]}, indent=1)
+    for note in (json.dumps(names[0]), '"' + names[0] + '"'):
+        broken = text.replace('"aten::add"', '"a "quoted" word"').replace(json.dumps(names[2]), '"\U0001f600"', 1)
+        p = read(write(tmp_path, broken.replace('"note": ' + json.dumps(names[0]), '"note": ' + note)))
+        assert (p["events"], p["salvage"]["repaired_events"]) == (4, 1)
+        assert {row["op"] for row in p["ops"]} == {'a "quoted" word', *names}
+
+
 def test_invalid_utf8_costs_a_character_not_an_event(tmp_path: Path) -> None:
     raw = kineto().encode().replace(b"aten::add", b"op\xff\xfe", 1)
     p = read(write(tmp_path, raw))

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from sparsetui.ingest.errors import IngestError
-from sparsetui.ingest.events.salvage import Walk, utf8, walk
+from sparsetui.ingest.events.salvage import Walk, walk
 from sparsetui.ingest.events.source import Progress, Source
 
 _HEAD = 32 << 20  # everything before the first event must fit in this
@@ -203,6 +203,8 @@ class Reader:
         """The rest of the file: all but its end in one go, the end event by event."""
         events: list[Event] = []
         used = 0
+        if not self.separator:  # of a small file nothing was taken yet
+            self._learn(buffer)
         if len(buffer) > _TAIL:
             at = self.boundary(buffer[:-_TAIL])
             bulk = decode(buffer, at) if at else None
@@ -342,8 +344,7 @@ def _event(value: dict[str, Any]) -> Event:
             _raw(strides),
         )
     keys = ("ph", "cat", "name", "pid", "tid", "ts", "dur", "tdur")
-    fields = {k: utf8(v) if isinstance(v := value.get(k), str) else v for k in keys}
-    return Event(**fields, args=made)
+    return Event(**{k: value.get(k) for k in keys}, args=made)
 
 
 def _raw(value: Any) -> msgspec.Raw:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,7 +68,8 @@ def walk(text: str, state: Walk, *, final: bool) -> Iterator[Piece]:
         value, end = _decode(text, start)
         if value is not None:
             state.at = end
-            yield Piece(value if isinstance(value, dict) else None, start, end)
+            event = _in_utf8(value, text[start:end], _whole) if isinstance(value, dict) else None
+            yield Piece(event, start, end)
             continue
         piece = _repair_from(text, start)
         if piece is None:
@@ -87,6 +88,19 @@ def _decode(text: str, start: int) -> tuple[Any, int]:
         return None, start
 
 
+def _whole(text: str) -> dict[str, Any] | None:
+    value, _ = _decode(text, 0)
+    return value if isinstance(value, dict) else None
+
+
+def _in_utf8(value: dict[str, Any], piece: str, read: Callable[[str], dict[str, Any] | None]) -> dict[str, Any]:
+    """The event that ``read`` made of ``piece``, from the UTF-8 that it was: escapes in it say characters, not bytes."""
+    if piece.isascii():
+        return value
+    again = read(utf8(piece))
+    return {k: utf8(v) if isinstance(v, str) else v for k, v in value.items()} if again is None else again
+
+
 def _repair_from(text: str, start: int) -> Piece | None:
     """The event at ``start``, mended; None when no end is in sight."""
     ends: list[int] = []
@@ -97,7 +111,7 @@ def _repair_from(text: str, start: int) -> Piece | None:
     for end in ends:
         value = mend(text[start:end])
         if value is not None:
-            return Piece(value, start, end, repaired=True)
+            return Piece(_in_utf8(value, text[start:end], mend), start, end, repaired=True)
     return Piece(None, start, ends[0]) if ends else None
 
 
@@ -108,7 +122,7 @@ def _last(text: str, start: int) -> Piece:
         while tries < _TRIES and (close := text.rfind("}", start, stop)) > start:
             value = mend(text[start : close + 1])
             if value is not None and "ph" in value:
-                return Piece(value, start, close + 1, repaired=True)
+                return Piece(_in_utf8(value, text[start : close + 1], mend), start, close + 1, repaired=True)
             stop, tries = close, tries + 1
     return Piece(None, start, len(text))
 
