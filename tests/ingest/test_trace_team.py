@@ -6,15 +6,18 @@ import gzip
 import json
 import os
 import random
+import shutil
 import signal
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
-from sparsetui.ingest.events import source, team
-from sparsetui.ingest.events.reader import Reading, read
+from sparsetui.ingest.events import reader, source, team
+from sparsetui.ingest.events.reader import Reading, decode_within, read
 from sparsetui.ingest.events.table import Table
 from sparsetui.ingest.traces import inspect
 
@@ -125,6 +128,61 @@ def test_blocks_of_a_helper_that_ends_are_decoded_here(tmp_path: Path, monkeypat
     monkeypatch.setattr(team.Helper, "give", killing)
     assert told(path, 2) == alone
     assert min(made) < -1, "no block was taken back"
+
+
+def test_a_block_can_be_decoded_again_where_its_decoder_ended_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It leaves the brackets that it put around the events: they must not make the block look damaged."""
+    text = b",\n  " + ",\n".join(events(50)).encode()
+    space = bytearray(b"\0" + text + b"\0")
+    with monkeypatch.context() as ended:
+        ended.setattr(reader, "_EVENTS", None)
+        with pytest.raises(AttributeError):
+            decode_within(space, 1, 1 + len(text))
+    assert b"[" in space[:8]
+    assert len(decode_within(space, 1, 1 + len(text)) or ()) == 50
+
+
+def test_an_odd_search_path_costs_no_helper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = trace(tmp_path / "t.json", events())
+    alone, made = told(path, 0), jobs(monkeypatch)
+    monkeypatch.setattr(sys, "path", [*sys.path, None, tmp_path, b"x", "a\0b"])
+    assert told(path, 1) == alone
+    assert 1 in made
+    monkeypatch.setattr(sys, "path", [*sys.path, "\ud800"])
+    assert told(path, 1) == alone
+
+
+@pytest.mark.parametrize("program", ["", None, "/bin/false"])
+def test_without_an_interpreter_to_start_it_goes_on_alone(
+    tmp_path: Path, program: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = trace(tmp_path / "t.json", events(400))
+    alone = told(path, 0)
+    monkeypatch.setattr(sys, "executable", program)
+    assert told(path, 2) == alone
+
+
+def test_helpers_write_no_bytecode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What this process was told of it (-B) does not reach an isolated one."""
+    package = tmp_path / "sparsetui"
+    shutil.copytree(Path(source.__file__).parents[2], package, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    path, made = trace(tmp_path / "t.json", events()), jobs(monkeypatch)
+    told(path, 1)
+    assert 1 in made
+    assert not list(package.rglob("__pycache__"))
+
+
+def test_progress_never_goes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A damaged file is read a second time, from its beginning."""
+    lines, shares = events(), list[float]()
+    lines[3000] = lines[3000].replace('"ph": "X"', '"ph": "X", "note": "a "quoted" word"')
+    path = trace(tmp_path / "t.json", lines)
+    monkeypatch.setattr(source, "time", SimpleNamespace(monotonic=iter(range(10_000)).__next__))
+    p = inspect(path, progress=lambda done, _: shares.append(done), helpers=0)
+    assert p["salvage"]["lost_events"] == 1
+    assert shares == sorted(shares)
+    assert len(shares) == len(set(shares)) > 10
 
 
 def test_a_helper_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -309,13 +309,17 @@ def decode(buffer: bytes, end: int) -> list[Event] | None:
 
 
 def decode_within(space: bytearray | memoryview, begin: int, end: int) -> list[Event] | None:
-    """The same for ``space[begin:end]``, without a copy: the bytes before and behind become brackets for as long."""
+    """The same for ``space[begin:end]``, without a copy: the bytes before and behind become brackets for as long.
+
+    Commas before the first event become spaces. So a block whose decoder ended on the way can be decoded once more.
+    """
     start = _first(space, begin, end)
-    before, behind = space[start - 1], space[end]
-    space[start - 1], space[end] = ord("["), ord("]")
+    space[begin:start] = b" " * (start - begin)
+    before, behind = space[begin - 1], space[end]
+    space[begin - 1], space[end] = ord("["), ord("]")
     with memoryview(space) as view:
-        events = _decoded(view[start - 1 : end + 1])
-    space[start - 1], space[end] = before, behind
+        events = _decoded(view[begin - 1 : end + 1])
+    space[begin - 1], space[end] = before, behind
     return events
 
 

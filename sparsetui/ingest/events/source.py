@@ -53,10 +53,13 @@ class Source:
         self._read = 0
         self._unpacked = 0
         self._started = self._told = time.monotonic()
+        self._known = 0  # bytes of which progress was told by an earlier reader of the file
 
     def again(self) -> Source:
-        """The same file, from its beginning."""
-        return Source(self.path, self._progress)
+        """The same file, from its beginning; progress is told only of what was not read before."""
+        anew = Source(self.path, self._progress)
+        anew._started, anew._known = self._started, max(self._known, self._read)
+        return anew
 
     def chunks(self) -> Iterator[bytes]:
         """UTF-8 text in pieces of a few MB. Invalid UTF-8 passes through as it is. Raises :class:`IngestError`."""
@@ -101,17 +104,14 @@ class Source:
                 if unpack.eof:
                     data = self._behind(unpack.unused_data, file)
                     unpack, inside = zlib.decompressobj(31), False
-                    if data[:2] != b"\x1f\x8b":  # padding behind the last member
+                    if data[:2] != b"\x1f\x8b":  # nothing, or nothing that was packed
+                        file.seek(0, 2)
                         break
         if whole:
             yield bytes(whole)
         if inside:
             self.cut = f"the gzip stream ends early, after {self._unpacked} unpacked bytes"
 
-    def _unzip(self, file: IO[bytes]) -> Iterator[bytes]:
-        try:
-            archive = zipfile.ZipFile(file)
-            members = [m for m in archive.infolist() if not m.is_dir()]
     def _behind(self, data: bytes, file: IO[bytes]) -> bytes:
         """What follows a member of gzip: the next one, of which ``data`` may hold but a byte, behind zeros that pad."""
         data = data.lstrip(b"\0")
@@ -120,6 +120,10 @@ class Source:
             data = (data + more).lstrip(b"\0")
         return data
 
+    def _unzip(self, file: IO[bytes]) -> Iterator[bytes]:
+        try:
+            archive = zipfile.ZipFile(file)
+            members = [m for m in archive.infolist() if not m.is_dir()]
         except (zipfile.BadZipFile, NotImplementedError, ValueError) as e:
             raise IngestError(f"{self.path}: a damaged zip archive ({_short(e)})") from None
         if len(members) != 1:
@@ -161,7 +165,7 @@ class Source:
 
     def _tell(self, n: int) -> None:
         self._read += n
-        if self._progress is None:
+        if self._progress is None or self._read <= self._known:
             return
         now = time.monotonic()
         if now - self._told > 0.2:

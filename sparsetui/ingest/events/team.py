@@ -31,9 +31,12 @@ MOST = 3  # helpers; one process can hardly take in what more of them decode
 OWN, PATIENT = 0, -1  # numbers of this process' tablings: of whole blocks, and of what is taken event by event
 _LONGEST_LINE = 24  # tables that are held until those before them are decoded
 _PATIENCE_S = 60.0  # for a block that a helper holds
-_CODE = (
-    "import sys; sys.path[:] = sys.argv[2:]; from sparsetui.ingest.events.decoder import serve; serve(int(sys.argv[1]))"
-)
+_CODE = """
+import sys
+sys.dont_write_bytecode, sys.path[:] = True, sys.argv[2:]
+from sparsetui.ingest.events.decoder import serve
+serve(int(sys.argv[1]))
+"""
 
 
 @dataclass
@@ -65,8 +68,9 @@ class Helper:
             self.memory = mmap.mmap(memory, SLOTS * SLOT)
             self._told, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             undo.callback(theirs.close)
+            path = [p for p in sys.path if isinstance(p, str) and "\0" not in p]  # no import looks into any others
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-c", _CODE, str(memory), *sys.path], stdin=theirs.fileno(),
+                [sys.executable or "", "-I", "-c", _CODE, str(memory), *path], stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, pass_fds=[memory], start_new_session=True,
             )  # fmt: skip
 
@@ -120,7 +124,8 @@ class Team:
     def __init__(self, helpers: int) -> None:
         self.own = Tabling()
         self.helpers: list[Helper] = []
-        with contextlib.suppress(OSError, AttributeError):  # no memfd here, or no further process: then without
+        # no memfd here, no further process, or a path that cannot be told to one: then without
+        with contextlib.suppress(OSError, AttributeError, ValueError):
             for number in range(1, helpers + 1):
                 self.helpers.append(Helper(number))
 
