@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -72,6 +73,44 @@ def test_times_beyond_all_measure_are_no_times(tmp_path: Path, bad: tuple[float,
     assert trace["oddities"]["incomplete"] == 3
     assert trace["time_table"].paths[0].share.value == 1.0
     assert 0 < trace["span_ms"] < 1
+
+
+@pytest.mark.parametrize("bad", [[1], [], [1, 2], [[1]], {"a": 1}])
+@pytest.mark.parametrize("key", ["ts", "dur"])
+def test_lists_in_place_of_times_are_no_times(tmp_path: Path, key: str, bad: Any) -> None:
+    """Where all are of one length NumPy makes a table of them, not a column."""
+    for events in ([{**e, key: bad} for e in EVENTS], [{**EVENTS[0], key: bad}]):
+        ((trace,), _) = (imported(put(tmp_path, "t.json", document(events)))[0]["files"], None)
+        assert trace["oddities"]["incomplete"] == len(events)
+        assert trace["timed_events"] == 0
+
+
+ODD = {
+    "a name": event(5, name=7),
+    "a category": event(5, cat=7),
+    "no thread": {k: v for k, v in event(5).items() if k not in ("pid", "tid")},
+    "a time": event(True),
+    "a number as text": {**event(5, name="k", args={"correlation": "3"}), "cat": "kernel"},
+    "a number as float": {**event(5, name="k", args={"correlation": 3.0}), "cat": "kernel"},
+}
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_what_an_event_is_does_not_depend_on_those_beside_it(kind: str) -> None:
+    """Columns are made in bulk where all is in order, and event by event where something is not: both must agree."""
+    from sparsetui.ingest.events.reader import Event
+    from sparsetui.ingest.events.table import Tabling
+
+    def made(*events: dict[str, Any]) -> list[tuple[Any, ...]]:
+        told = msgspec.convert(events, list[Event])
+        table = Tabling().table(told)
+        rows = zip(*(c.tolist() for c in table.columns), strict=True)
+        return [(k, table.names[n], table.lanes[lane], ts, dur, corr) for k, n, lane, ts, dur, corr, _, _ in rows]
+
+    odd, beside = ODD[kind], {**event(9, name="k", args={"correlation": None}), "cat": "kernel"}
+    alone = made(odd)
+    assert made(odd, event(1, dur=-1)) == alone
+    assert made(odd, beside) == alone + made(beside)
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,19 @@ def shares(table: TimeTable) -> dict[str, float]:
     return {p.path: round(p.share.value or 0.0, 6) for p in table.paths}
 
 
+@pytest.mark.parametrize("indent", [None, 1, 8, "\t"])
+def test_shapes_are_read_however_a_file_is_laid_out(tmp_path: Path, indent: int | str | None) -> None:
+    dims, strides = (
+        [[8, 128, 256], [8, 128, 64], [8, 64, 256], [], []],
+        [[32768, 256, 1], [8192, 64, 1], [16384, 256, 1], [], []],
+    )
+    event = op("aten::baddbmm", 0, 5, **{"Input Dims": dims, "Input Strides": strides})
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps({"traceEvents": [event] * 3}, indent=indent))
+    asked = {u.question for u in traces.inspect(path)["cannot_answer"]}
+    assert "Which layouts did the operands of the products have?" not in asked
+
+
 def test_own_time_is_time_less_what_lies_within(tmp_path: Path) -> None:
     p = trace(tmp_path, [op("aten::linear", 0, 100), op("aten::addmm", 10, 80), op("aten::copy_", 20, 30)])
     assert {r["op"]: r["self_ms"] for r in p["ops"]} == pytest.approx(

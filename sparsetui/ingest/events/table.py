@@ -34,6 +34,7 @@ MAX_NAMES = 60_000
 _LONGEST_US = (
     1e18  # of a start or a length: 30,000 years, and sums of as many as are kept stay finite; NaN is not below it
 )
+_LONGEST_SHAPE = 400
 _FURTHER = "(further names)"
 _NO_ARGS = Args()
 
@@ -82,11 +83,11 @@ class Names(dict[Any, int]):
         self.things: list[str] = []
 
     def __missing__(self, name: Any) -> int:
-        if name is None:
+        if not isinstance(name, str):
             raise ValueError("an event without a name")
         if len(self.things) >= MAX_NAMES:
             return self._further()
-        self.things.append(name[:4096] if isinstance(name, str) else str(name)[:200])
+        self.things.append(name[:4096])
         number = self[name] = len(self.things) - 1
         return number
 
@@ -100,9 +101,7 @@ class Names(dict[Any, int]):
 
 class _Kinds(dict[Any, int]):
     def __missing__(self, cat: Any) -> int:
-        kind = KINDS.get(cat.lower(), OTHER) if isinstance(cat, str) else (-1 if cat is None else OTHER)
-        if kind == OTHER and cat == "":
-            kind = -1
+        kind = KINDS.get(cat.lower(), OTHER) if isinstance(cat, str) and cat else -1
         if len(self) < 10_000:
             self[cat] = kind
         return kind
@@ -142,6 +141,8 @@ class Tabling:
             for i in np.flatnonzero(kind == -1).tolist():
                 kind[i] = _guess(timed[i])
         ts, dur = np.array([e.ts for e in timed], np.float64), np.array([e.dur for e in timed], np.float64)
+        if ts.ndim != 1 or dur.ndim != 1:  # lists of equal length in place of numbers
+            raise ValueError
         if not ((abs(ts) < _LONGEST_US).all() and (dur >= 0).all() and (dur < _LONGEST_US).all()):
             raise ValueError
         keep = kind != OTHER
@@ -157,8 +158,11 @@ class Tabling:
             occupancy[linked] = _occupancies([a.occupancy for a in args])
         for i in np.flatnonzero((kind == OP) & np.isin(name, self._shaped())).tolist():
             told = timed[i].args
-            if told is not None and (dims := bytes(told.dims)):
-                shape[i] = self.shapes[dims[:400], bytes(told.strides)[:400]]
+            if told is not None and (dims := bytes(told.dims))[:1] == b"[":
+                strides = bytes(told.strides)
+                if max(len(dims), len(strides)) > _LONGEST_SHAPE:
+                    dims, strides = _shortened(dims), _shortened(strides)
+                shape[i] = self.shapes[dims, strides]
         columns: Arrays = (kind, name, lanes, ts, dur, corr, occupancy, shape)
         return columns if keep.all() else tuple(c[keep] for c in columns)
 
@@ -207,13 +211,29 @@ def _column(values: Iterable[Any], n: int, type_: Any) -> npt.NDArray[Any]:
     return np.fromiter(values, type_, n)
 
 
+def _shortened(numbers: bytes) -> bytes:
+    """A list of numbers in JSON without its spaces, as far as anybody reads it."""
+    return b"".join(numbers[: 16 * _LONGEST_SHAPE].split())[:_LONGEST_SHAPE]
+
+
 def _correlations(values: list[Any]) -> npt.NDArray[np.int64]:
-    """Correlation numbers; 0 for what is none."""
+    """Correlation numbers; 0 for what is none. A number does not depend on what stands beside it."""
+    if set(map(type, values)) - {int}:
+        values = [_correlation(v) for v in values]
     try:
         out = np.fromiter(values, np.int64, len(values))
-    except (TypeError, ValueError, OverflowError):
-        out = np.array([v if type(v) is int and 0 < v < 1 << 62 else 0 for v in values], np.int64)
+    except OverflowError:
+        out = np.array([v if 0 < v < 1 << 62 else 0 for v in values], np.int64)
     return np.where((out > 0) & (out < 1 << 62), out, 0)
+
+
+def _correlation(value: Any) -> int:
+    """One that may be no integer: other writers give it as a float or as a text."""
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else 0
+    if isinstance(value, str):
+        return int(value) if len(value) < 20 and value.isascii() and value.isdigit() else 0
+    return value if type(value) is int else 0
 
 
 def _occupancies(values: list[Any]) -> npt.NDArray[np.float32]:
@@ -232,7 +252,7 @@ def _checked(e: Event) -> Event | None:
 
 
 def _time(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
+    if not isinstance(value, int | float | str):
         return None
     try:
         number = float(value)
@@ -242,7 +262,7 @@ def _time(value: Any) -> float | None:
 
 
 def _plain(value: Any) -> Any:
-    return value if isinstance(value, int | float | str) else str(value)[:80]
+    return value if value is None or isinstance(value, int | float | str) else str(value)[:80]
 
 
 def _guess(e: Event) -> int:
