@@ -254,6 +254,19 @@ def test_chunk_borders_do_not_show(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert torn["salvage"]["cut_at"]["byte"] == at
 
 
+def test_lists_of_objects_inside_of_events_are_no_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What divides them may be what divides events; a chunk that ends behind it must not make a sound file damaged."""
+    inner = [{"ph": "p", "id": n} for n in range(40)]
+    path = write(
+        tmp_path, json.dumps({"traceEvents": [event("aten::add", 10.0 * i, args={"x": inner}) for i in range(300)]})
+    )
+    for chunk in (100_001, 70_000, 90_007):
+        monkeypatch.setattr(source, "CHUNK", chunk)
+        for helpers in (0, 1):
+            p = traces.inspect(path, helpers=helpers)
+            assert (p["events"], p["salvage"]) == (300, None)
+
+
 SOUND = kineto(30).encode()
 
 

@@ -71,11 +71,11 @@ def walk(text: str, state: Walk, *, final: bool) -> Iterator[Piece]:
             event = _in_utf8(value, text[start:end], _whole) if isinstance(value, dict) else None
             yield Piece(event, start, end)
             continue
+        if not final and len(text) - start < _LONGEST:  # perhaps it is whole, and only its end is not here yet
+            state.at = start
+            return
         piece = _repair_from(text, start)
         if piece is None:
-            if not final and len(text) - start < _LONGEST:
-                state.at = start
-                return
             piece = _last(text, start) if final else Piece(None, start, _next_start(text, start))
         state.at = piece.end
         yield piece
