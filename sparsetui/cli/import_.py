@@ -18,6 +18,7 @@ from sparsetui.evidence.records import Number, TimeTable, Unanswered, to_json
 
 # Which stage of the flow a kind of evidence speaks to.
 STAGE = {"trace": "kernel", "stacks": "kernel", "checkpoint": "ingress", "matrix": "ingress"}
+_PIECE = 1 << 20  # bytes hashed at a time
 
 
 def import_(
@@ -50,6 +51,9 @@ def import_(
         fail(e)
     except SessionError as e:
         fail(e.message)
+    except KeyboardInterrupt:
+        say("sparsetui: interrupted")
+        raise typer.Exit(130) from None
     result["session"] = kept
     if json:
         sys.stdout.write(to_json(result, indent=2).decode() + "\n")
@@ -139,8 +143,10 @@ class Reader:
             raise IngestError(f"{path}: does not fit into memory") from None
         except OSError as e:
             raise IngestError(f"{path}: cannot be read ({e.strerror or e})") from None
-        finally:
+        else:
             digest.join()
+        finally:
+            digest.stop()  # of a file that was refused, or given up by Ctrl-C, nobody asks for it any more
             if progress is not None:
                 progress.done()
         payload["sha256"], payload["bytes"] = digest.value, digest.size
@@ -173,12 +179,21 @@ class _Digest(threading.Thread):
     def __init__(self, path: Path) -> None:
         super().__init__(daemon=True)
         self.path, self.value, self.size = path, "", 0
+        self._stopped = False
         self.start()
+
+    def stop(self) -> None:
+        """Come to an end now; without effect where it has."""
+        self._stopped = True
+        self.join()
 
     def run(self) -> None:
         try:
             with self.path.open("rb") as file:
-                self.value = hashlib.file_digest(file, "sha256").hexdigest()
+                digest = hashlib.sha256()
+                while not self._stopped and (data := file.read(_PIECE)):
+                    digest.update(data)
+                self.value = digest.hexdigest()
                 self.size = os.fstat(file.fileno()).st_size
         except OSError:
             self.value = ""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,8 @@ import typer
 from typer.testing import CliRunner
 
 from sparsetui.cli.import_ import import_
+from sparsetui.ingest import traces
+from sparsetui.ingest.errors import IngestError
 from sparsetui.session.store import Store
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07[bold red]x[/] | a | b |\n# head\u202e‮ ![i](http://e) \u009b31m"
@@ -133,3 +137,23 @@ def test_a_bad_rule_file_is_named(tmp_path: Path, run: Any, monkeypatch: pytest.
     done = run(write(tmp_path, [kernel("x", 0, 1)]))
     assert done.exit_code == 2
     assert "absent.toml" in done.stderr
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt, IngestError("no trace"), MemoryError])
+def test_a_file_that_is_given_up_is_not_read_to_its_end(
+    tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch, end: Any
+) -> None:
+    """Its digest would take minutes here: a terabyte that is hardly there."""
+    path = write(tmp_path, [kernel("x", 0, 1)])
+    os.truncate(path, 1 << 40)
+
+    def ended(*_: Any, **__: Any) -> Any:
+        raise end
+
+    monkeypatch.setattr(traces, "inspect", ended)
+    began = time.monotonic()
+    done = run(path)
+    assert time.monotonic() - began < 20
+    assert done.exit_code == (130 if end is KeyboardInterrupt else 2)
+    assert done.stderr.count("\n") == 1
+    assert "Traceback" not in done.stderr
