@@ -7,13 +7,12 @@ more than it takes to decode, and ends when the socket is closed, whoever closes
 from __future__ import annotations
 
 import mmap
-import pickle
 import signal
 import socket
 import struct
 
 from sparsetui.ingest.events.reader import decode_within, last
-from sparsetui.ingest.events.table import Tabling
+from sparsetui.ingest.events.table import Tabling, pack
 
 SLOTS = 3  # blocks under way: one that is decoded, one that waits, one whose table is fetched
 INTO, OUT = 12 << 20, 48 << 20  # most bytes of a block and of its table; pages that are never touched take no memory
@@ -37,7 +36,7 @@ def serve(memory: int) -> None:
             if events is None:
                 told.send(MESSAGE.pack(slot, UNSOUND))
                 continue
-            table = pickle.dumps((len(events), last(events), tabling.table(events)), pickle.HIGHEST_PROTOCOL)
+            table = pack(len(events), last(events), tabling.table(events))
             if len(table) > OUT:
                 return  # what it numbered would be missing from all further tables
             view[start + INTO : start + INTO + len(table)] = table

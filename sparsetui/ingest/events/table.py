@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -57,6 +58,40 @@ class Table(NamedTuple):
 
     def __len__(self) -> int:
         return len(self.columns[0])
+
+
+_TYPES = (np.int8, np.int32, np.int32, np.float64, np.float64, np.int64, np.float32, np.int32)
+
+
+class Packed(msgspec.Struct, array_like=True):
+    """A table on its way from one process to another, with the count and the last of its events."""
+
+    events: int
+    last: str
+    columns: list[bytes]
+    names: list[str]
+    lanes: list[tuple[Any, Any]]
+    shapes: list[tuple[bytes, bytes]]
+    incomplete: int
+
+    def table(self) -> Table:
+        columns = tuple(np.frombuffer(c, t) for c, t in zip(self.columns, _TYPES, strict=True))
+        return Table(columns, self.names, self.lanes, self.shapes, self.incomplete)
+
+
+_PACKED = msgspec.msgpack.Decoder(Packed)
+
+
+def pack(events: int, last: str, table: Table) -> bytes:
+    """Raises OverflowError or ValueError where a thread or process has a number beyond 64 bits."""
+    columns = [c.tobytes() for c in table.columns]
+    return msgspec.msgpack.encode(
+        Packed(events, last, columns, list(table.names), list(table.lanes), list(table.shapes), table.incomplete)
+    )
+
+
+def unpack(text: bytes | memoryview) -> Packed:
+    return _PACKED.decode(text)
 
 
 class Ids(dict[Any, int]):

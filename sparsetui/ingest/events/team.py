@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
-import pickle
 import socket
 import subprocess
 import sys
@@ -23,7 +22,7 @@ from pathlib import Path
 from sparsetui.ingest.events.decoder import INTO, MESSAGE, SLOT, SLOTS, UNSOUND
 from sparsetui.ingest.events.reader import Reader, Reading, decode_within, finish, last
 from sparsetui.ingest.events.source import Progress, Source
-from sparsetui.ingest.events.table import Table, Tabling
+from sparsetui.ingest.events.table import Table, Tabling, unpack
 from sparsetui.probes import cgroup
 
 WORTH = 24 << 20  # bytes of a file (packed or not) from which a helper gains more than its start costs
@@ -109,7 +108,8 @@ class Helper:
                 continue
             start = slot * SLOT + INTO
             with memoryview(self.memory) as view:
-                job.events, job.last, job.table = pickle.loads(view[start : start + size])
+                told = unpack(view[start : start + size])
+            job.events, job.last, job.table = told.events, told.last, told.table()
 
     def close(self) -> None:
         self._told.close()
