@@ -23,6 +23,7 @@ _ONE_AT_A_TIME = (
 )  # fmt: skip
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Groups for ``pytest -n 2 --dist loadgroup``: the real investigations, which come first, and each other file."""
     here = Path(__file__).parent
