@@ -19,7 +19,7 @@ demo: $(READY)
 	else $(BIN)/sparsetui drill --headless --budget 45; code=$$?; [ $$code -eq 1 ] || exit $$code; fi
 
 test: $(READY)
-	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup tests
+	@$(BIN)/python -m pytest -q -n 2 --no-loadscope-reorder tests
 
 check: $(READY)
 	@$(BIN)/ruff check sparsetui tests bench

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -23,16 +23,23 @@ _ONE_AT_A_TIME = (
 )  # fmt: skip
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
+def _room(nodeid: str) -> str:
+    place = nodeid.partition("::")[0].removeprefix("tests/")
+    return "investigations" if place.startswith(_ONE_AT_A_TIME) else place
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Groups for ``pytest -n 2 --dist loadgroup``: the real investigations, which come first, and each other file."""
-    here = Path(__file__).parent
-    alone: list[pytest.Item] = []
-    for item in items:
-        place = item.path.relative_to(here).as_posix()
-        mine = place.startswith(_ONE_AT_A_TIME)
-        item.add_marker(pytest.mark.xdist_group("investigations" if mine else place))
-        if mine:
-            alone.append(item)
-    first = set(map(id, alone))
-    items.sort(key=lambda item: id(item) not in first)
+    """The real investigations come first: they take longest."""
+    items.sort(key=lambda item: _room(item.nodeid) != "investigations")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """For ``pytest -n 2``: a file's tests in one process, and the real investigations all in one."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Rooms(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return _room(nodeid)
+
+    return Rooms(config, log)
