@@ -58,8 +58,11 @@ def take_apart(func: Any, args: Any, kwargs: Dict[str, Any]) -> Conv:
     dilation = _each(named.get("dilation", 1), dims)
     padding = _padding(named["padding"], dims, tuple(w.shape[2:]), dilation)
     single = x.dim() == dims + 1
-    return Conv(x.unsqueeze(0) if single else x, w, bias, _each(named["stride"], dims), padding, dilation,
-                int(named.get("groups", 1)), single)  # fmt: skip
+    c = Conv(x.unsqueeze(0) if single else x, w, bias, _each(named["stride"], dims), padding, dilation,
+             int(named.get("groups", 1)), single)  # fmt: skip
+    if c.x.dim() != dims + 2 or c.x.shape[1] != w.shape[1] * c.groups or min(sizes_of(c), default=0) < 1:
+        raise NoForm("an input does not fit the kernel")
+    return c
 
 
 def _each(value: Any, dims: int) -> Tuple[int, ...]:
@@ -72,6 +75,20 @@ def _padding(value: Any, dims: int, kernel: Tuple[int, ...], dilation: Tuple[int
         spread = [d * (k - 1) for d, k in zip(dilation, kernel)]
         return tuple((s // 2, s - s // 2) for s in spread)
     return tuple((p, p) for p in _each(0 if value == "valid" else value, dims))
+
+
+def sizes_of(c: Conv) -> List[int]:
+    """The sizes of the output, batch and channels apart."""
+    each = zip(c.x.shape[2:], c.padding, c.weight.shape[2:], c.stride, c.dilation)
+    return [(int(n) + sum(p) - d * (int(k) - 1) - 1) // s + 1 for n, p, k, s, d in each]
+
+
+def channels_last(c: Conv) -> bool:
+    """Whether the convolution would lay its result out with the channels last, as it does where either operand is."""
+    form = {4: torch.channels_last, 5: torch.channels_last_3d}.get(c.x.dim())
+    if form is None:
+        return False
+    return any(t.is_contiguous(memory_format=form) and not t.is_contiguous() for t in (c.x, c.weight))
 
 
 def matrix(weight: torch.Tensor, groups: int) -> torch.Tensor:
@@ -94,7 +111,7 @@ def patches(c: Conv) -> Tuple[torch.Tensor, List[int]]:
     x = c.x
     if any(p != (0, 0) for p in c.padding):
         x = torch.nn.functional.pad(x, [p for pair in reversed(c.padding) for p in pair])
-    sizes = [(n - d * (k - 1) - 1) // s + 1 for n, k, s, d in zip(x.shape[2:], kernel, c.stride, c.dilation)]
+    sizes = sizes_of(c)
     rows, columns = x.shape[1] * _product(kernel), x.shape[0] * _product(sizes)
     if rows * columns * x.element_size() > _LARGEST:
         raise RuntimeError("its patches would take %d MiB" % (rows * columns * x.element_size() >> 20))
@@ -113,9 +130,13 @@ def patches(c: Conv) -> Tuple[torch.Tensor, List[int]]:
 
 
 def run(c: Conv, csr: torch.Tensor) -> torch.Tensor:
-    """The convolution as ``csr @ patches``, contiguous, with ``csr`` from :func:`matrix` of its kernel."""
+    """The convolution as ``csr @ patches``, laid out as its own result would be, with ``csr`` from :func:`matrix` of its kernel."""
     columns, sizes = patches(c)
-    out = torch.mm(csr, columns).reshape(csr.shape[0], c.x.shape[0], *sizes).transpose(0, 1).contiguous()
+    form = torch.contiguous_format
+    if channels_last(c):
+        form = torch.channels_last if len(sizes) == 2 else torch.channels_last_3d
+    out = torch.mm(csr, columns).reshape(csr.shape[0], c.x.shape[0], *sizes).transpose(0, 1)
+    out = out.contiguous(memory_format=form)
     if c.bias is not None:
         out += c.bias.view(-1, *[1] * len(sizes))
     return out.squeeze(0) if c.single else out

@@ -75,6 +75,39 @@ def test_images_whose_channels_lie_last(replica):
     assert (got["applied"], got["equal"]) == (1, True)
 
 
+@pytest.mark.parametrize("last", ["input", "weight"])
+@pytest.mark.parametrize(
+    ("conv", "size", "form"),
+    [(nn.Conv2d, (8, 9), torch.channels_last), (nn.Conv3d, (4, 5, 6), torch.channels_last_3d)],
+    ids=["2d", "3d"],
+)
+def test_results_lie_as_those_of_the_convolution_do(replica, conv, size, form, last):
+    layer, x = pruned(conv(16, 32, 3, padding=1)), torch.randn(2, 16, *size)
+    if last == "input":
+        x = x.contiguous(memory_format=form)
+    else:
+        layer = layer.to(memory_format=form)
+    want = layer(x).stride()
+    seen = []
+    got = tried(replica(lambda x: seen.append(layer(x).stride()) or layer(x).movedim(1, -1).view(-1, 32), (x,)))
+    assert (got["applied"], got["equal"]) == (2, True)
+    assert set(seen) == {want}
+
+
+@pytest.mark.parametrize("shape", [(2, 16, 9, 0), (2, 16, 1, 9), (2, 5, 9, 9)], ids=str)
+def test_an_input_that_does_not_fit_the_kernel_raises_as_before_and_costs_no_twin(replica, shape):
+    layer = pruned(nn.Conv2d(16, 32, 3, padding=(0, 1)))
+
+    def step(x):
+        try:
+            return layer(x)
+        except RuntimeError:
+            return x.sum()
+
+    got = tried(replica(step, (torch.randn(shape),), (torch.randn(2, 16, 9, 9),)))
+    assert (got["applied"], got["equal"]) == (1, True)
+
+
 def test_a_gradient_goes_back_through_a_convolution_as_before(replica):
     layer, x = pruned(nn.Conv2d(16, 32, 3)), torch.randn(2, 16, 6, 6, requires_grad=True)
     got = tried(replica(lambda x: torch.autograd.grad(layer(x).square().sum(), x)[0], (x,)))
