@@ -1,18 +1,24 @@
 """Several inputs of a step in one: which arguments have a batch dimension, and whether joining them there changes any answer.
 
 Nothing is known of the step but its inputs and its outputs. The dimension is the first in which the tensor arguments agree in
-size, and it counts only where the outputs of the joined call, split again, are those of the single calls. A step that writes to
-what it keeps, or takes gradients, is never called with joined inputs: what it learns from them would stay.
+size, and it counts only where the outputs of the joined call, split again, are those of the single calls, whatever an input is
+joined with. A step that writes to what it keeps, goes on from what it kept, or takes gradients, is never called with joined
+inputs: what it learns from them would stay. What a joined call changes in the objects of a step that is then left alone is put
+back.
 """
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import time
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+import types
+from collections import OrderedDict
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 import torch
 
-from . import identity, optable, tensors
+from . import identity, optable, tensors, walk
 from .compiled import compiled_parts
 from .context import Context
 from .mode import Mode
@@ -91,6 +97,8 @@ class _Watch(Mode):  # type: ignore[no-untyped-call]
         self.keeps = ""  # the op that wrote to a tensor which the step did not make
         self.backward = False
         self._made: Dict[int, Any] = {}  # storage key -> a reference that keeps the key from being given away
+        self.before: Set[int] = set()  # keys of what an earlier step made and kept
+        self.reads = ""  # the op that reads such
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -101,6 +109,8 @@ class _Watch(Mode):  # type: ignore[no-untyped-call]
             if any(k not in self._made for k in identity.storages(t)):
                 self.keeps = self.keeps or name
         before = {k for t in tensors.flatten((args, kwargs), 3) for k in identity.storages(t)}
+        if not self.reads and not self.before.isdisjoint(before):
+            self.reads = name
         out = func(*args, **kwargs)
         for t in tensors.flatten(out, 3):
             for p in tensors.parts(t).values():
@@ -108,6 +118,12 @@ class _Watch(Mode):  # type: ignore[no-untyped-call]
                 if k is not None and k not in before:  # a view of an operand is not new
                     self._made.setdefault(k, identity.weak(p.untyped_storage()))
         return out
+
+    def kept(self) -> Set[int]:
+        """The keys of what the step made and is still there."""
+        if any(not ref.expired() for ref in self._made.values()):
+            gc.collect()  # objects that hold each other
+        return {k for k, ref in self._made.items() if not ref.expired()}
 
 
 def join(ctx: Context) -> Joint:
@@ -122,19 +138,30 @@ def join(ctx: Context) -> Joint:
         watched = _Watch()
         with watched, seeded():
             run(0)
+        again = _Watch()
+        again.before = kept = watched.kept()
+        if kept and not watched.keeps:
+            with again, seeded():
+                run(0)
     if watched.backward:
         raise Unjoinable("the step takes gradients, and those of joined inputs are others")
     if watched.keeps:
         raise Unjoinable("the step writes to what it keeps from call to call (%s)" % watched.keeps)
+    if again.reads:
+        raise Unjoinable("the step goes on from what it kept of the call before (%s)" % again.reads)
+    if kept & watched.kept():
+        raise Unjoinable("the step keeps something of each call")
     spent = _best_s(run)
     k = next((n for n in SIZES if n <= k and n * spent <= _LONGEST), SIZES[-1])
     why: Optional[Unjoinable] = None
     for dim in _DIMS:
+        held = Held(ctx.fn)
         try:
             joint = Joint(ctx, dim, k)
             _prove(joint)
             return joint
         except Unjoinable as e:
+            held.put_back()
             why = why or e
     raise why or Unjoinable("there is nothing to join")
 
@@ -173,15 +200,91 @@ def _prove(joint: Joint) -> None:
         raise Unjoinable(str(e)) from None
     worst, allowed = 0.0, max(tolerance(alone[i]) for i in group)
     for i, mine in zip(group, parts):
-        worst = max([worst] + [relative_error(a, b) for a, b in zip(alone[i], mine)])
+        worst = max(worst, _worst(alone[i], mine))
     if not worst <= allowed:
         raise Unjoinable("the answers of joined inputs differ from those of single ones by %.2g" % worst)
+    with run.mode(), seeded():
+        same = _outputs(run(group[0]))
+    if not _worst(alone[group[0]], same) <= allowed:
+        raise Unjoinable("after a joined call the step answers its inputs otherwise than before")
+    _prove_apart(joint, alone[group[0]], allowed)
     joint.reach = 1.0 - joined.ops / max(1, apart.ops)
     if joint.reach < _FEWER * (1.0 - 1.0 / joint.k):
         raise Unjoinable(
             "the step makes its calls input by input: %d ops for %d inputs joined, %d one by one"
             % (joined.ops, joint.k, apart.ops)
         )
+
+
+def _prove_apart(joint: Joint, alone: List[torch.Tensor], allowed: float) -> None:
+    """The answers to an input must not hang on those that it is joined with. Where these are copies of it, or much like it, even
+    a mean over the whole batch is the same: so the others are changed, and only the first is compared."""
+    group = joint.groups[0]
+    given = [joint.ctx.inputs[i] for i in group]
+    batches = [joint.batches[i] for i in group]
+    changed = [_changed(g, joint.dim, n) for g, n in zip(given[1:], batches[1:])]
+    try:
+        args = tuple(_merged([given[0], *changed], joint.dim, batches))
+        with stepper(joint.ctx).mode(), seeded():
+            mine = joint.split(_outputs(joint.ctx.fn(*args)), group)[0]
+    except Exception as e:  # the user's code, on numbers that it may not take
+        if len(set(group)) == len(group):
+            return
+        first = (str(e).splitlines() or [""])[0][:120]
+        raise Unjoinable("the call of inputs that differ raised %s: %s" % (type(e).__name__, first)) from None
+    off = _worst(alone, mine)
+    if not off <= allowed:
+        raise Unjoinable("the answers to an input differ by %.2g with what it is joined with" % off)
+
+
+def _changed(obj: Any, dim: int, batch: int) -> Any:
+    """Arguments of the same form with other numbers where there is a batch dimension: those of floating point shrunk and moved,
+    of others the first for all, which the step is known to take."""
+    if isinstance(obj, torch.Tensor):
+        t = obj.detach()
+        if t.dim() <= dim or int(t.shape[dim]) != batch or not t.numel():
+            return obj
+        if t.is_floating_point() or t.is_complex():
+            finite = torch.where(torch.isfinite(t), t, torch.zeros_like(t))
+            return t * 0.5 + finite.abs().mean()
+        return t.reshape(-1)[:1].expand(t.shape).clone()
+    if isinstance(obj, dict):
+        return {k: _changed(v, dim, batch) for k, v in obj.items()}
+    if isinstance(obj, (list, tuple)):
+        parts = [_changed(v, dim, batch) for v in obj]
+        return type(obj)(*parts) if hasattr(obj, "_fields") else type(obj)(parts)
+    return obj
+
+
+def _worst(a: List[torch.Tensor], b: List[torch.Tensor]) -> float:
+    return max([relative_error(x, y) for x, y in zip(a, b)] or [0.0])
+
+
+class Held:
+    """What the objects of a step hold at one time: attributes, entries of lists and dictionaries, variables of functions."""
+
+    def __init__(self, fn: Any) -> None:
+        self._boxes: List[Tuple[Any, Any]] = []
+        for obj in walk.held_objects(fn):
+            if isinstance(obj, (torch.Tensor, type, types.ModuleType)):
+                continue
+            for box in (obj, getattr(obj, "__dict__", None)):
+                if isinstance(box, (list, dict)) and type(box) in (list, dict, OrderedDict):
+                    self._boxes.append((box, box.copy()))
+            for cell in getattr(obj, "__closure__", None) or ():
+                with contextlib.suppress(ValueError):  # an empty one
+                    self._boxes.append((cell, cell.cell_contents))
+
+    def put_back(self) -> None:
+        for box, was in self._boxes:
+            if isinstance(box, types.CellType):
+                box.cell_contents = was
+            elif isinstance(box, list):
+                if len(box) != len(was) or any(a is not b for a, b in zip(box, was)):
+                    box[:] = was
+            elif len(box) != len(was) or any(k not in box or box[k] is not v for k, v in was.items()):
+                box.clear()
+                box.update(was)
 
 
 def _outputs(out: Any) -> List[torch.Tensor]:

@@ -111,6 +111,24 @@ class Pair(tuple):  # type: ignore[type-arg]
         return super().__new__(cls, (a, b))
 
 
+def sees_all_rows(x: Any) -> Any:
+    """Attention of rows that have no batch: over copies of them it is the same."""
+    return nn.functional.scaled_dot_product_attention(x[None], x[None], x[None])[0]
+
+
+def goes_on(x: Any, held: dict[Any, Any] = {}) -> Any:  # noqa: B006
+    """A state of the batch's size, begun anew for another."""
+    h = held.get("h")
+    h = torch.zeros_like(x) if h is None or h.shape != x.shape else h
+    held["h"] = h * 0.5
+    return x + 0.0 * h
+
+
+def collects(x: Any, held: list[Any] = []) -> Any:  # noqa: B006
+    held.append(x + 1)
+    return x * 2
+
+
 def row_by_row(x: Any) -> Any:
     return torch.stack([(r - r.mean()) / (r.pow(2).mean() + 1).sqrt() for r in x])
 
@@ -133,6 +151,15 @@ ALONE: dict[str, tuple[Any, list[tuple[Any, ...]], str]] = {
     "nothing to compare": (lambda x: None, rows(4), "no tensor to compare"),
     "compiled code": (marked_as_compiled(), rows(4, 4), "compiled anew"),
     "a container of its own kind": (lambda p: p[0] + p[1], [(Pair(*i, *i),) for i in rows(4, 4)], "cannot be joined"),
+    "a mean over one input": (lambda x: x - x.mean(), [(torch.randn(16, 8),)], "with what it is joined with"),
+    "norms over one input": (nn.BatchNorm1d(16, track_running_stats=False), rows(6), "with what it is joined with"),
+    "a mean that hardly differs": (lambda x: x - x.mean(), rows(900, 900, width=64), "with what it is joined with"),
+    "attention over one input": (sees_all_rows, rows(9), "with what it is joined with"),
+    "embeddings of one input": (
+        lambda i: WEIGHT[i] - WEIGHT[i].mean(0), [(torch.tensor([3, 1, 4, 1]),)], "with what it is joined with"
+    ),
+    "a state of the batch's size": (goes_on, rows(4, 4), "goes on from what it kept"),
+    "a list of all calls": (collects, rows(4, 4), "keeps something of each call"),
     "calls for each row": (row_by_row, rows(12, 12), "input by input"),
 }  # fmt: skip
 
@@ -160,6 +187,51 @@ def test_a_step_that_would_keep_what_it_saw_is_never_called_with_joined_inputs(r
     r.ask("check", intervention=NAME)
     r.ask("arms", arms=["off", "control:" + NAME, "on:" + NAME], count=4)
     assert set(seen) == {4}
+
+
+class Grows:
+    """Keeps as much as the longest call needed, and scales by it from then on."""
+
+    def __init__(self) -> None:
+        self.length, self.table, self.calls = 0, None, [0]
+
+    def __call__(self, x: Any) -> Any:
+        self.calls.append(x.shape[1])
+        if x.shape[1] > self.length:
+            self.length = x.shape[1]
+            self.table = torch.arange(self.length) / self.length
+        return (x * self.table[: x.shape[1]]).sum(0)
+
+
+def test_what_a_joined_call_changed_in_the_step_is_put_back(replica: Any) -> None:
+    step = Grows()
+    r = replica(step, (torch.randn(3, 6),), (torch.randn(3, 6),))
+    got = r.ask("check", intervention=NAME)
+    assert (got["applied"], got["equal"], got["error"]) == (0, True, 0.0)
+    assert (step.length, len(step.table), set(step.calls)) == (6, 6, {0, 6})
+
+
+def test_variables_of_a_function_are_put_back_too(replica: Any) -> None:
+    longest = 0
+
+    def step(x: Any) -> Any:
+        nonlocal longest
+        longest = max(longest, len(x))
+        return x.sum() * longest
+
+    r = replica(step, *rows(4, 4))
+    assert r.ask("check", intervention=NAME)["applied"] == 0
+    assert longest == 4
+
+
+def test_a_step_that_keeps_what_it_does_not_read_again_is_joined(replica: Any) -> None:
+    layer = nn.Linear(16, 16)
+
+    def step(x: Any) -> Any:
+        layer.scores = layer(x)  # to be looked at
+        return layer.scores * 2
+
+    assert replica(step, *rows(4, 4)).ask("check", intervention=NAME)["applied"] == 1
 
 
 def test_both_arms_do_the_same_inputs_and_count_their_time_by_input(replica: Any) -> None:
