@@ -636,3 +636,58 @@ def test_nothing_of_a_recorded_step_stays_in_memory(replica):
         held.begin()
         step(*r.ctx.inputs[0])
     assert all(ref() is None for ref in made)
+
+
+def test_an_argument_that_is_not_a_number_is_the_same_on_each_step(replica):
+    def step(q, k, v):
+        return scores(q, k).masked_fill(HIDDEN, INF).softmax(-1).nan_to_num(float("nan")) @ v
+
+    got = replica(step, *qkv()).ask("check", intervention=IDENT)
+    assert (got["applied"], got["equal"]) == (3, True)
+
+
+def many_masks(n=12):
+    masks = [SEEN & torch.ones(S, S).triu(-2 - i).bool() for i in range(n)]
+
+    def step(q, k, v):
+        for m in masks:
+            v = scores(q, k).masked_fill(~m, INF).softmax(-1) @ v
+        return v
+
+    return step
+
+
+def test_what_it_takes_to_record_a_step_is_not_taken_from_looking_at_it(replica, monkeypatch):
+    from sparsetui.probes.interventions import fuse_attention
+
+    monkeypatch.setattr(fuse_attention, "_PREPARE_S", 0.0)
+    got = replica(many_masks(), *qkv(n=1)).ask("check", intervention=IDENT)
+    assert (got["applied"], got["equal"], got["reach"]) == (12, True, 1.0)
+
+
+def test_chains_that_there_is_no_time_for_are_no_part_of_what_it_reaches(replica, monkeypatch):
+    from sparsetui.probes.interventions import fuse_attention
+
+    monkeypatch.setattr(fuse_attention, "_LOOK_S", 0.0)
+    got = replica(many_masks(), *qkv(n=1)).ask("check", intervention=IDENT)
+    assert (got["applied"], got["equal"]) == (1, True)
+    assert got["reach"] == pytest.approx(1 / 12)
+
+
+def test_what_feeds_a_chain_is_found_without_going_through_the_whole_step(replica):
+    from sparsetui.probes.interventions import chains
+    from sparsetui.probes.interventions.recording import record
+
+    rec = record(replica(many_masks(), *qkv(n=1)).ctx, 0)
+    looked = []
+
+    class Ops(list):
+        def __getitem__(self, j):
+            looked.append(j)
+            return super().__getitem__(j)
+
+    found, _ = chains.find(rec)
+    rec.ops = Ops(rec.ops)
+    for chain in found:
+        chains._feeders(rec, chain)
+    assert len(looked) < 3 * len(rec.ops)

@@ -178,14 +178,17 @@ def _chain(rec: Recording, first: int, last: int, region: List[int], keys: Set[i
 def _feeders(rec: Recording, chain: Chain) -> Tuple[int, ...]:
     """The ops that make the constants which the region reads, so far as they are made in the step."""
     inside = {chain.first, *chain.region}
-    slots: Set[int] = set()
-    keys: Set[int] = set()
     found: List[int] = []
-    for j in range(chain.last - 1, -1, -1):
+    seen: Set[int] = set()
+    back = [-j for j in inside]  # the latest first; of all before it only what made or wrote what is read
+    heapq.heapify(back)
+    while back:
+        j = -heapq.heappop(back)
+        if j in seen:
+            continue
+        seen.add(j)
         op = rec.ops[j]
         if j not in inside:
-            if not any(s.index in slots for s in op.outs) and not op.writes & keys:
-                continue
             if op.live or op.is_random or op.opaque or not op.name.startswith("aten::"):
                 raise NotOne("a mask or bias that does not follow from constants alone (%s)" % op.name)
             found.append(j)
@@ -196,8 +199,10 @@ def _feeders(rec: Recording, chain: Chain) -> Tuple[int, ...]:
                 raise NotOne("the step writes into its mask or bias")
             if s.made_by < 0 and s.tensor is None:
                 raise NotOne("a mask or bias of unknown origin")
-            slots.add(s.index)
-            keys |= set(s.keys)
+            made = [n for k in s.keys for n in rec.touched[k] if n < j and rec.ops[n].writes & set(s.keys)]
+            for n in [s.made_by, *made]:
+                if 0 <= n < j:
+                    heapq.heappush(back, -n)
     return tuple(reversed(found))
 
 

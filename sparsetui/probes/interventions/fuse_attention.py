@@ -27,6 +27,7 @@ from .recording import Recording, Slot, poison, record
 
 _MOST_RECORDED = 16  # inputs, each of which may take the step another way
 _PREPARE_S = 4.0  # after this no further input is recorded
+_LOOK_S = 4.0  # that may be spent on what chains compute, whatever it took to record them
 _POISONED = 4  # steps in which what is left out holds NaN, so that code which reads it past the dispatcher is found out
 _MOST_NOTES = 20
 
@@ -136,10 +137,11 @@ def _prepare(ctx: Context) -> Fused:
             "the step computes gradients, and backward needs the probabilities, which a fused attention does not keep"
         )
         return fused
-    seen = _Seen(time.perf_counter() + _PREPARE_S)
+    seen = _Seen(_LOOK_S)
+    end = time.perf_counter() + _PREPARE_S
     forms: Set[Any] = set()
     for i in range(min(len(ctx.inputs), _MOST_RECORDED)):
-        if i and seen.late:
+        if i and time.perf_counter() > end:
             fused.note("%d of %d inputs were recorded" % (i, len(ctx.inputs)))
             break
         try:
@@ -151,6 +153,9 @@ def _prepare(ctx: Context) -> Fused:
         if form not in forms:
             forms.add(form)
             fused.plans.append(plan)
+    taken = sum(p.chains for p in fused.plans)
+    if taken and seen.passed_over:
+        fused.reach = taken / (taken + seen.passed_over)
     counts = sorted({(p.chains, p.skipped, len(p.steps)) for p in fused.plans})
     for count, skipped, ops in counts[-3:]:
         if count:
@@ -182,20 +187,29 @@ def _planned(ctx: Context, i: int, fused: Fused, seen: _Seen) -> Plan:
 class _Seen:
     """What chains compute, found out once for all that do the same, and in no more time than there is."""
 
-    def __init__(self, end: float) -> None:
-        self._end = end
+    def __init__(self, seconds: float) -> None:
+        self._left = seconds
+        self.passed_over = 0  # chains that there was no time for
         self._known: Dict[Any, Union[Softmax, str]] = {}
         self._constants: List[torch.Tensor] = []
 
     @property
     def late(self) -> bool:
-        return time.perf_counter() > self._end
+        return self._left <= 0
 
     def softmax_of(self, rec: Recording, chain: Chain) -> Union[Softmax, str]:
         """A text says why it cannot be fused."""
+        began = time.perf_counter()
+        try:
+            return self._found(rec, chain)
+        finally:
+            self._left -= time.perf_counter() - began
+
+    def _found(self, rec: Recording, chain: Chain) -> Union[Softmax, str]:
         key = chains.key(rec, chain, self._constants)
         if key not in self._known:
             if self.late and self._known:
+                self.passed_over += 1
                 return "there was no time left to look at it"
             try:
                 self._known[key] = self._as_used(rec, chain, chains.softmax_of(rec, chain))

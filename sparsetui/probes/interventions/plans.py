@@ -217,4 +217,5 @@ def _alike(form: Any, value: Any, got: Dict[int, torch.Tensor], stands: Callable
         return same and all(_alike(f, v, got, stands) for f, v in zip(form, value))
     if isinstance(form, dict):
         return form.keys() == value.keys() and all(_alike(f, value[k], got, stands) for k, f in form.items())
-    return not isinstance(value, torch.Tensor) and bool(form == value)
+    # not a number is not equal to itself, and yet the same argument
+    return not isinstance(value, torch.Tensor) and bool(form == value or (form != form and value != value))
