@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from . import identity, layers, optable, tensors, walk
 from .context import Context
 from .mode import Mode
-from .step import stepper
+from .step import NEEDS_GRAD, stepper
 from .tracker import Constant, Tracker
 
 _MAX_ROWS = 20_000
@@ -393,14 +393,8 @@ def _runs_outside_inference(func: Any, args: Any, kwargs: Dict[str, Any]) -> boo
     return True
 
 
-def autopsy(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:
-    """Step once where the step is known to raise, and name the op that raised, with its operands.
-
-    ``failed`` holds ops in the order in which they first raised; the last one is the step's own end unless the exception came
-    from Python code.
-    """
-    error = ""
-    with Owners(ctx.fn) as owners, torch.no_grad():
+def _autopsy(ctx: Context, grad: bool) -> Tuple[List[Dict[str, Any]], str]:
+    with Owners(ctx.fn) as owners, torch.set_grad_enabled(grad):
         mode = CensusMode(owners, Tracker(dict(names_of(ctx))))
         mode.tracker.begin(ctx.inputs[0])
         for watching in (mode, contextlib.nullcontext()):  # what fails in front of the dispatcher may pass under a mode
@@ -408,9 +402,32 @@ def autopsy(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:
                 with watching, _Raised(mode):
                     ctx.fn(*ctx.inputs[0])
             except Exception as e:  # the user's code: whatever it raises is what is asked for
-                error = "%s: %s" % (type(e).__name__, (str(e).splitlines() or [""])[0][:300])
-                break
-    failed = list(mode.failures.values())
+                first = (str(e).splitlines() or [""])[0]
+                texts = _texts(e)
+                fatal = [f for f in mode.failures.values() if any(f["error"] in t for t in texts)]
+                return fatal, "%s: %s" % (type(e).__name__, first[:300])
+    return [], ""
+
+
+def _texts(e: Optional[BaseException]) -> List[str]:
+    """What an exception says, and those that it was raised out of."""
+    out: List[str] = []
+    while e is not None and len(out) < 20:
+        out.append(str(e))
+        e = e.__cause__ or e.__context__
+    return out
+
+
+def autopsy(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:
+    """Step once where the step is known to raise, and name the op that raised, with its operands.
+
+    ``failed`` holds the ops that led to the step's end, in the order in which they first raised: not those whose exceptions the
+    code caught to take another way, and none where it came from Python code.
+    """
+    found = _autopsy(ctx, grad=False)
+    if any(mark in found[1] for mark in NEEDS_GRAD):  # a training step has no graph to go back through there
+        found = _autopsy(ctx, grad=True)
+    failed, error = found
     text = (
         "%s raised: %s" % (failed[-1]["op"], failed[-1]["error"]) if failed else error or "it did not raise this time"
     )

@@ -10,7 +10,7 @@ import torch
 
 from .context import Context
 
-_NEEDS_GRAD = ("does not require grad", "requires grad", "grad_fn", "grad can be implicitly", "requires_grad")
+NEEDS_GRAD = ("does not require grad", "requires grad", "grad_fn", "grad can be implicitly", "requires_grad")
 
 
 class Stepper:
@@ -32,7 +32,7 @@ class Stepper:
                 self._first()
             return False
         except RuntimeError as e:
-            if not any(mark in str(e) for mark in _NEEDS_GRAD):
+            if not any(mark in str(e) for mark in NEEDS_GRAD):
                 raise
         with torch.enable_grad():
             self._first()
