@@ -298,6 +298,8 @@ def _size(ctx: Context) -> int:
         raise Unjoinable("the inputs hold no tensors")
     if any(t.layout != torch.strided for ts in each for t in ts):
         raise Unjoinable("an input is sparse")
+    if any(t.is_nested for ts in each for t in ts):
+        raise Unjoinable("an input is nested")
     largest = max(sum(tensors.nbytes(t) for t in ts) for ts in each)
     fits = [n for n in SIZES if n * largest <= _LARGEST]
     if not fits:

@@ -51,6 +51,12 @@ RANDOM_MARKS = (
     "exponential_",
     "uniform_",
     "random_",
+    "standard_gamma",
+    "dirichlet",
+    "binomial",
+    "geometric",
+    "cauchy",
+    "rrelu",
 )
 VIEWS = {"view", "_unsafe_view", "t", "transpose", "permute", "expand", "unsqueeze", "squeeze", "slice", "select",
          "as_strided", "detach", "alias", "reshape", "_reshape_alias", "unbind", "split", "chunk", "narrow", "values",

@@ -441,3 +441,23 @@ def test_other_dtypes_end_no_arm(replica, ident, values):
     s, coo = w.to_sparse_csr(), w.to_sparse()
     r = replica(lambda x: (s.to_dense() + coo.to_dense()).to(torch.complex64).abs() @ x.t(), *inputs())
     assert r.ask("check", intervention=ident)["equal"]
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        torch._standard_gamma,
+        torch._sample_dirichlet,
+        lambda w: torch.binomial(w.floor(), torch.full_like(w, 0.5)),
+        lambda w: w.clone().geometric_(0.3),
+        lambda w: w.clone().cauchy_(),
+    ],
+    ids=["gamma", "dirichlet", "binomial", "geometric", "cauchy"],
+)
+@pytest.mark.parametrize("ident", ["fold-mask", "cache-conversion", "cache-dense"])
+def test_what_is_drawn_from_constants_is_drawn_on_each_step(replica, ident, draw):
+    w = (torch.rand(16, 16) < 0.1).float() * 3 + 1
+    mask = (torch.rand(16, 16) < 0.1).float()
+    r = replica(lambda x: x @ (draw(w) * mask).to_sparse().to_dense(), *[(torch.randn(3, 16),) for _ in range(4)])
+    got = r.ask("check", intervention=ident)
+    assert (got["equal"], got["error"]) == (True, 0.0)

@@ -143,6 +143,11 @@ ALONE: dict[str, tuple[Any, list[tuple[Any, ...]], str]] = {
     "in place on the input": (lambda x: x.add_(1.0) * 1, rows(4, 4), "writes to what it keeps"),
     "a training step": (trains(), rows(4, 4), "takes gradients"),
     "a sparse input": (lambda x: x @ WEIGHT, [(torch.eye(16).to_sparse(),)], "sparse"),
+    "a nested input": (
+        lambda n: n.to_padded_tensor(0.0) * 2,
+        [(torch.nested.nested_tensor([torch.randn(3, 4), torch.randn(2, 4)]),)],
+        "nested",
+    ),
     "no tensor": (lambda n: torch.ones(n, 2), [(3,)], "no tensors"),
     "a mask of each input's own": (lambda x, m: x * m, [(*i, torch.rand(16)) for i in rows(4, 4)], "differs from input"),
     "an option of each input's own": (lambda x, n: x * n, [(*i, n) for n, i in enumerate(rows(4, 4))], "differs from input"),
