@@ -90,3 +90,12 @@ def test_blocks_are_taken_where_they_were_faster(monkeypatch):
     assert faster(shapes, bias, 1.0, (2,), blocks)
     slow[:] = [True]
     assert not faster(shapes, bias, 1.0, (2,), blocks)
+
+
+def test_trying_blocks_draws_none_of_the_numbers_of_the_step():
+    bias = torch.zeros(S, S).masked_fill(~diagonal(), -math.inf)
+    blocks = blocks_of(bias)
+    assert blocks is not None
+    before = torch.get_rng_state()
+    faster([(2, S, 8), (2, 8, S), (2, S, 8)], bias, 1.0, (2,), blocks)
+    assert torch.equal(torch.get_rng_state(), before)
