@@ -135,7 +135,7 @@ class Bench:
                     layer.twins[f.id] = t
                 except Unfit as e:
                     layer.unfit[f.id] = str(e)
-                except (RuntimeError, NotImplementedError) as e:
+                except RuntimeError as e:
                     layer.unfit[f.id] = "no product kernel: " + (str(e).splitlines() or [""])[0][:140]
             if not any(f.id in layer.twins for layer in self.layers.values()):
                 refused[f.id] = next((layer.unfit[f.id] for layer in self.layers.values() if layer.target > 0),

@@ -99,10 +99,7 @@ class CensusMode(Mode):  # type: ignore[no-untyped-call]
         t0 = time.perf_counter_ns()
         try:
             out = func(*args, **kwargs)
-        except (
-            RuntimeError,
-            NotImplementedError,
-        ) as e:  # the code may catch it and take another way: that is worth knowing
+        except RuntimeError as e:  # the code may catch it and take another way: that is worth knowing
             self.failed(name, ins, e)
             raise
         ns = time.perf_counter_ns() - t0
@@ -373,7 +370,7 @@ class _Raised(TorchFunctionMode):
         before = len(self.census.failures)
         try:
             return func(*args, **(kwargs or {}))
-        except (RuntimeError, NotImplementedError) as e:
+        except RuntimeError as e:
             if e is not self.told and len(self.census.failures) == before:
                 self.told = e
                 ins = list(tensors.flatten((args, kwargs or {}), 3))

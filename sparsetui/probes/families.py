@@ -136,7 +136,7 @@ def _row(s: _Seen, seconds: float) -> Dict[str, Any]:
                 raise NoForm("its result differs by %.2g" % error)
             form()
             forms[name] = form
-        except (NoForm, RuntimeError, NotImplementedError) as e:
+        except (NoForm, RuntimeError) as e:
             refused[name] = (str(e).splitlines() or [type(e).__name__])[0][:160]
     times = _interleaved(forms, seconds)
     med = {f: sorted(t)[len(t) // 2] for f, t in times.items()}

@@ -77,7 +77,7 @@ def _outputs(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:
             found = [pruning.drift(x, y) for x, y in zip(want, got)]
             out[arm] = {"per_input": [d for d in found if d is not None],
                         "finite": all(bool(torch.isfinite(t).all()) for o in got for t in o if pruning.floats(t))}  # fmt: skip
-        except (RuntimeError, NotImplementedError, ValueError) as e:
+        except (RuntimeError, ValueError) as e:
             out[arm] = {"error": (str(e).splitlines() or [type(e).__name__])[0][:200]}
         ctx.emit({"outputs": len(out), "of": len(args["arms"])})
     return {"arms": out}
@@ -96,7 +96,7 @@ def _quality(ctx: Context, args: Dict[str, Any]) -> Dict[str, Any]:
                 b.add_masked(str(arm)[len("masked:") :])
             with b.entered(b.arms[str(arm)]):
                 out[arm] = user_metric(ctx, {"entry": args["entry"]})["metrics"]
-        except (RuntimeError, NotImplementedError) as e:
+        except RuntimeError as e:
             out[arm] = {"error": (str(e).splitlines() or [type(e).__name__])[0][:200]}
         ctx.emit({"quality": len(out), "of": len(args["arms"])})
     return {"arms": out}

@@ -155,7 +155,7 @@ def twin(fmt: Format, w: torch.Tensor, sparsity: float, side: int) -> Twin:
     pruned = w * fmt.mask(w, sparsity)
     try:
         return fmt.twin(pruned, side)
-    except (RuntimeError, NotImplementedError, ValueError) as e:
+    except (RuntimeError, ValueError) as e:
         raise Unfit((str(e).splitlines() or [type(e).__name__])[0][:160]) from None
 
 
@@ -175,7 +175,7 @@ def stored(t: Twin) -> Dict[str, int]:
     """Bytes of values and of what says where they are."""
     try:
         b = tensors.bytes_by_part(t.matrix)
-    except (RuntimeError, NotImplementedError, AttributeError):  # 2:4 keeps packed values and metadata of its own
+    except (RuntimeError, AttributeError):  # 2:4 keeps packed values and metadata of its own
         packed, meta = getattr(t.matrix, "packed", None), getattr(t.matrix, "meta", None)
         b = {"values": tensors.nbytes(packed) if packed is not None else 0,
              "indices": tensors.nbytes(meta) if meta is not None else 0}  # fmt: skip

@@ -71,7 +71,7 @@ def key(t: torch.Tensor) -> Optional[int]:
     """
     try:
         return int((t if t.layout is torch.strided else values(t)).untyped_storage()._cdata)
-    except (RuntimeError, NotImplementedError, AttributeError):
+    except (RuntimeError, AttributeError):
         return None
 
 

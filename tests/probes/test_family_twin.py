@@ -7,17 +7,11 @@ import pytest
 torch = pytest.importorskip("torch")
 nn = torch.nn
 
+from pruned import pruned  # noqa: E402
+
 from sparsetui.probes.interventions import arm  # noqa: E402
 from sparsetui.probes.interventions.to_blocks import cheapest  # noqa: E402
 from sparsetui.probes.outputs import run_outputs  # noqa: E402
-
-
-def pruned(layer, keep=0.1):
-    with torch.no_grad():
-        for p in layer.parameters():
-            if p.dim() > 1:
-                p.mul_(torch.rand_like(p) < keep)
-    return layer.requires_grad_(False)
 
 
 def tried(r):

@@ -135,7 +135,7 @@ class Source:
                     self._tell(0)
                     self._count(len(data))
                     yield data
-        except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError) as e:
+        except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as e:
             self.cut = f"the zip member is damaged after {self._unpacked} bytes ({_short(e)})"
 
     def _count(self, n: int) -> None:
